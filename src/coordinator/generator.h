@@ -1,0 +1,95 @@
+// Starting and cancelling generations: the face that commands and services use.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "switchyard/worker/v1/step.pb.h"
+
+namespace switchyard::coordinator {
+
+enum class FinishReason {
+  kStopToken,     // an end token of the model, or one of stop_token_ids
+  kStopSequence,  // a stop string
+  kMaxTokens,     // max_tokens reached
+  kContextFull,   // no max_tokens was given and the context is full
+  kCancelled,
+  kFailed,  // the worker failed; `error` says how
+};
+
+// One generation, converted from whatever the client sent.
+struct GenerationRequest {
+  std::vector<int32_t> prompt;
+  // Positions in `prompt` where messages end (ascending): good places for checkpoints. Without the
+  // generation prompt, which the next turn will not contain.
+  std::vector<int64_t> message_borders;
+  switchyard::worker::v1::SamplingParams sampling;
+  std::optional<int> max_tokens;  // absent = until the context is full
+  std::vector<std::string> stop;  // text that ends the generation and is not part of it
+  std::vector<int32_t> stop_token_ids;  // in addition to the model's end tokens
+  bool ignore_eos = false;              // generate through the model's end tokens
+  bool reuse_prefix = true;
+  std::string cache_salt;  // prefixes are shared only between equal salts
+  std::optional<int> num_logprobs;
+  bool return_logits = false;  // logits of the sampled positions; for tests
+};
+
+struct Usage {
+  int prompt_tokens = 0;
+  int cached_tokens = 0;  // of the prompt, taken from a checkpoint
+  int completion_tokens = 0;
+};
+
+// Seconds since Start(); rates follow the definitions of docs/metrics.md.
+struct Timings {
+  double queue_seconds = 0;    // until the first chunk was planned
+  double prefill_seconds = 0;  // from there to the first token
+  double ttft_seconds = 0;
+  double decode_seconds = 0;  // from the first token to the last
+};
+
+struct TokenInfo {
+  int32_t token_id = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;  // most likely first
+};
+
+// What a generation delivers, in order. Exactly one event with `finished` set, and it is the last.
+struct GenerationEvent {
+  std::string text;                // new text; always valid UTF-8
+  std::vector<int32_t> token_ids;  // new tokens, also those that gave no text yet
+  std::vector<TokenInfo> logprobs;
+  std::vector<float> logits;  // [tokens, vocab_size] when asked for
+  bool started = false;        // first event: usage.prompt_tokens and cached_tokens are known
+  bool finished = false;
+  FinishReason reason = FinishReason::kCancelled;
+  std::string stop_sequence;  // which one matched
+  std::string error;
+  Usage usage;
+  Timings timings;
+};
+
+// Threads: any thread may call Start() and Cancel(). Events of one generation come from the
+// engine's thread, one after the other, and must not block it.
+class Generator {
+ public:
+  using EventCallback = std::function<void(const GenerationEvent&)>;
+
+  virtual ~Generator() = default;
+
+  // Queues a generation and returns its id.
+  // Errors: kInvalidArgument (empty prompt, prompt plus max_tokens over the context, token id
+  // outside the vocabulary, sampling value out of range), kResourceExhausted (queue full),
+  // kUnavailable (worker failed or stopping).
+  virtual absl::StatusOr<uint64_t> Start(GenerationRequest request, EventCallback callback) = 0;
+
+  // Ends a generation within one step; its last event says kCancelled. Unknown ids are ignored.
+  virtual void Cancel(uint64_t id) = 0;
+};
+
+}  // namespace switchyard::coordinator

@@ -1,0 +1,83 @@
+// One rank: owns the weights, caches and step thread, and does what StepPlans say.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "model/gguf_file.h"
+#include "model/model_spec.h"
+#include "switchyard/worker/v1/step.pb.h"
+
+namespace switchyard::worker {
+
+// Sizes that the coordinator decides; everything is allocated from them once.
+struct WorkerOptions {
+  int num_slots = 4;         // sequences that can have state at the same time
+  int num_pages = 256;       // cache pages of kernels::kPageTokens tokens, shared by all slots
+  int num_checkpoints = 16;  // saved states for prefix reuse
+  int64_t max_context = 4096;    // tokens of one sequence
+  int max_step_rows = 512;       // rows of one step: prefill chunks and decoding slots together
+  kernels::KvType kv_type = kernels::KvType::kF16;
+  uint64_t epoch = 1;  // plans of another epoch are refused
+};
+
+// Bytes of a loaded worker, for the start-up log and for tests.
+struct WorkerMemory {
+  int64_t file_bytes = 0;        // tensors in the file
+  int64_t weight_bytes = 0;      // resident weights, in the backend's layout
+  int64_t mapped_bytes = 0;      // stays in the file, gathered from the map (n-gram table)
+  int64_t kv_bytes = 0;          // all pages
+  int64_t state_bytes = 0;       // recurrent state of all slots
+  int64_t checkpoint_bytes = 0;  // all checkpoints
+  int64_t activation_bytes = 0;
+};
+
+// Runs steps on a thread of its own.
+//
+// Call order: Create() -> Start() -> Submit() ... -> Stop() (or destruction).
+// Threads:    Submit() and Stop() from any thread; the callback runs on the step thread and must
+//             not block.
+class Worker {
+ public:
+  // The result is valid during the call only.
+  using ResultCallback = std::function<void(const switchyard::worker::v1::StepResult&)>;
+  // Called while weights load, from one thread: bytes done and in total.
+  using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+  // Loads the weights of `spec` into `backend` and allocates all state. `file` and `spec` must
+  // outlive the worker (the n-gram table is read from the map).
+  // Errors: what loading returns; kResourceExhausted; kInvalidArgument for sizes that do not fit.
+  static absl::StatusOr<std::unique_ptr<Worker>> Create(const model::GgufFile& file,
+                                                        const model::ModelSpec& spec,
+                                                        std::unique_ptr<kernels::Backend> backend,
+                                                        const WorkerOptions& options,
+                                                        const LoadProgress& progress);
+  ~Worker();
+
+  const WorkerMemory& memory() const;
+  const kernels::Backend& backend() const;
+
+  // Starts the step thread.
+  void Start(ResultCallback callback);
+
+  // Queues a plan. Its first step always runs, in order; the steps after it only while no newer
+  // plan waits.
+  // Errors: kInvalidArgument names the field (unknown slot, page or checkpoint, position out of
+  // order, token id outside the vocabulary, more rows than max_step_rows); nothing is queued then.
+  absl::Status Submit(switchyard::worker::v1::StepPlan plan);
+
+  // Ends the step thread after the running step. Idempotent.
+  void Stop();
+
+ private:
+  struct Impl;
+  explicit Worker(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace switchyard::worker
