@@ -19,7 +19,8 @@ class ThreadPool {
  public:
   struct Options {
     int num_threads = 1;  // the caller included; 1 starts no thread
-    // CPU of each thread; empty = not pinned. Entry 0 is the caller's and is not applied.
+    // CPU of each thread (CpusForThreads()), or empty = not pinned. Entry 0 is the caller's and is
+    // not applied.
     std::vector<int> cpus;
   };
 
