@@ -41,7 +41,7 @@ ProgressBar::ProgressBar(std::string_view label, int64_t total, const Options& o
       options_(options),
       clock_(clock),
       start_seconds_(clock.NowSeconds()),
-      last_draw_seconds_(start_seconds_ - options.seconds_between_lines) {}
+      last_draw_seconds_(start_seconds_) {}
 
 ProgressBar::~ProgressBar() {
   if (!drawn_) return;
@@ -53,7 +53,8 @@ void ProgressBar::Set(int64_t done) {
   done_ = std::clamp<int64_t>(done, 0, total_);
   if (!options_.enabled) return;
   const double now_seconds = clock_.NowSeconds();
-  if (done_ < total_ && now_seconds - last_draw_seconds_ < options_.seconds_between_lines) return;
+  const bool too_soon = drawn_ && now_seconds - last_draw_seconds_ < options_.seconds_between_lines;
+  if (too_soon && done_ < total_) return;
   Draw(now_seconds);
 }
 

@@ -21,7 +21,7 @@ class ThreadPool {
     int num_threads = 1;  // the caller included; 1 starts no thread
     // CPU of each thread (CpusForThreads()), or empty = not pinned. Entry 0 is the caller's and is
     // not applied.
-    std::vector<int> cpus;
+    std::vector<int> cpus = {};
   };
 
   explicit ThreadPool(const Options& options);
