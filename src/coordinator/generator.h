@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+
 #include "switchyard/worker/v1/step.pb.h"
 
 namespace switchyard::coordinator {
@@ -29,8 +30,8 @@ struct GenerationRequest {
   // generation prompt, which the next turn will not contain.
   std::vector<int64_t> message_borders;
   switchyard::worker::v1::SamplingParams sampling;
-  std::optional<int> max_tokens;  // absent = until the context is full
-  std::vector<std::string> stop;  // text that ends the generation and is not part of it
+  std::optional<int> max_tokens;        // absent = until the context is full
+  std::vector<std::string> stop;        // text that ends the generation and is not part of it
   std::vector<int32_t> stop_token_ids;  // in addition to the model's end tokens
   bool ignore_eos = false;              // generate through the model's end tokens
   bool reuse_prefix = true;
@@ -65,7 +66,7 @@ struct GenerationEvent {
   std::vector<int32_t> token_ids;  // new tokens, also those that gave no text yet
   std::vector<TokenInfo> logprobs;
   std::vector<float> logits;  // [tokens, vocab_size] when asked for
-  bool started = false;        // first event: usage.prompt_tokens and cached_tokens are known
+  bool started = false;       // first event: usage.prompt_tokens and cached_tokens are known
   bool finished = false;
   FinishReason reason = FinishReason::kCancelled;
   std::string stop_sequence;  // which one matched

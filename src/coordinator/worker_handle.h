@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
+
 #include "switchyard/worker/v1/step.pb.h"
 
 namespace switchyard::coordinator {

@@ -1,0 +1,102 @@
+#include "coordinator/sequence.h"
+
+#include <cstring>
+#include <utility>
+
+namespace switchyard::coordinator {
+
+namespace v1 = switchyard::worker::v1;
+
+Sequence::Sequence(uint64_t id, GenerationRequest request, Generator::EventCallback callback,
+                   const model::Tokenizer& tokenizer, double now_seconds)
+    : id_(id),
+      request_(std::move(request)),
+      callback_(std::move(callback)),
+      detokenizer_(tokenizer),
+      stop_matcher_(request_.stop),
+      created_seconds_(now_seconds) {
+  usage_.prompt_tokens = static_cast<int>(request_.prompt.size());
+}
+
+void Sequence::DeliverStarted(int64_t cached_tokens, double now_seconds) {
+  admitted_seconds_ = now_seconds;
+  usage_.cached_tokens = static_cast<int>(cached_tokens);
+  GenerationEvent event;
+  event.started = true;
+  event.timings = TimingsAt(now_seconds);
+  Deliver(std::move(event));
+}
+
+bool Sequence::DeliverTokens(const v1::SlotResult& result, double now_seconds) {
+  if (result.token_ids().empty()) return false;
+  const bool ends_with_stop_token = result.stop() == v1::SLOT_STOP_TOKEN;
+  if (usage_.completion_tokens == 0) first_token_seconds_ = now_seconds;
+  last_token_seconds_ = now_seconds;
+
+  GenerationEvent event;
+  const int num_tokens = result.token_ids_size();
+  const int num_top = result.logprobs_size() > 0 ? result.top_logprobs_size() / num_tokens : 0;
+  for (int i = 0; i < num_tokens && !stop_matcher_.has_match(); ++i) {
+    const auto token_id = static_cast<int32_t>(result.token_ids(i));
+    event.token_ids.push_back(token_id);
+    ++usage_.completion_tokens;
+    if (i < result.logprobs_size()) {
+      TokenInfo& info = event.logprobs.emplace_back();
+      info.token_id = token_id;
+      info.logprob = result.logprobs(i).logprob();
+      for (int j = i * num_top; j < (i + 1) * num_top; ++j) {
+        const v1::TokenLogprob& top = result.top_logprobs(j);
+        info.top.emplace_back(static_cast<int32_t>(top.token_id()), top.logprob());
+      }
+    }
+    // The token that ends the generation is reported but is not part of the text.
+    if (ends_with_stop_token && i == num_tokens - 1) break;
+    event.text += stop_matcher_.Push(detokenizer_.Push(token_id));
+  }
+  if (!result.logits().empty()) {
+    event.logits.resize(result.logits().size() / sizeof(float));
+    std::memcpy(event.logits.data(), result.logits().data(), event.logits.size() * sizeof(float));
+  }
+  event.timings = TimingsAt(now_seconds);
+  Deliver(std::move(event));
+  return stop_matcher_.has_match();
+}
+
+void Sequence::DeliverFinished(FinishReason reason, std::string_view error, double now_seconds) {
+  GenerationEvent event;
+  event.finished = true;
+  event.reason = reason;
+  if (!stop_matcher_.has_match()) {
+    // Bytes of an unfinished character and text held for a stop string belong to the answer.
+    event.text = stop_matcher_.Push(detokenizer_.Flush());
+    if (stop_matcher_.has_match()) event.reason = FinishReason::kStopSequence;
+    event.text += stop_matcher_.Flush();
+  }
+  event.stop_sequence = stop_matcher_.matched();
+  event.error = error;
+  event.timings = TimingsAt(now_seconds);
+  Deliver(std::move(event));
+}
+
+void Sequence::Deliver(GenerationEvent event) {
+  event.usage = usage_;
+  callback_(event);
+}
+
+Timings Sequence::TimingsAt(double now_seconds) const {
+  Timings timings;
+  if (admitted_seconds_ == 0) {
+    timings.queue_seconds = now_seconds - created_seconds_;
+    return timings;
+  }
+  timings.queue_seconds = admitted_seconds_ - created_seconds_;
+  const bool has_token = usage_.completion_tokens > 0;
+  timings.prefill_seconds = (has_token ? first_token_seconds_ : now_seconds) - admitted_seconds_;
+  if (has_token) {
+    timings.ttft_seconds = first_token_seconds_ - created_seconds_;
+    timings.decode_seconds = last_token_seconds_ - first_token_seconds_;
+  }
+  return timings;
+}
+
+}  // namespace switchyard::coordinator
