@@ -4,11 +4,11 @@
 // headers use std::string_view; what touches abseil goes through here.
 #pragma once
 
+#include <fmt/format.h>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include <fmt/format.h>
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
@@ -22,11 +22,10 @@ inline std::string_view Message(const absl::Status& status) { return ToStd(statu
 
 // Each helper formats its message with fmt. Static words first, values last:
 //   DataLoss("tensor is truncated: {}, wanted bytes: {}, got: {}", name, wanted, got)
-#define SWITCHYARD_STATUS_HELPER(Name, code)                                              \
-  template <typename... Args>                                                             \
-  absl::Status Name(fmt::format_string<Args...> format, Args&&... args) {                 \
-    return absl::Status(absl::StatusCode::code,                                           \
-                        fmt::format(format, std::forward<Args>(args)...));                \
+#define SWITCHYARD_STATUS_HELPER(Name, code)                                                       \
+  template <typename... Args>                                                                      \
+  absl::Status Name(fmt::format_string<Args...> format, Args&&... args) {                          \
+    return absl::Status(absl::StatusCode::code, fmt::format(format, std::forward<Args>(args)...)); \
   }
 SWITCHYARD_STATUS_HELPER(InvalidArgument, kInvalidArgument)
 SWITCHYARD_STATUS_HELPER(FailedPrecondition, kFailedPrecondition)

@@ -8,11 +8,11 @@
 #define SWITCHYARD_CONCAT(a, b) SWITCHYARD_CONCAT_INNER(a, b)
 
 // Returns from the enclosing function if `expression` is not OK.
-#define SWITCHYARD_RETURN_IF_ERROR(expression)                                         \
-  do {                                                                                 \
-    if (absl::Status switchyard_status = (expression); !switchyard_status.ok()) {      \
-      return switchyard_status;                                                        \
-    }                                                                                  \
+#define SWITCHYARD_RETURN_IF_ERROR(expression)                                    \
+  do {                                                                            \
+    if (absl::Status switchyard_status = (expression); !switchyard_status.ok()) { \
+      return switchyard_status;                                                   \
+    }                                                                             \
   } while (false)
 
 // Evaluates `expression` (an absl::StatusOr<T>); on error returns its status from the enclosing

@@ -25,8 +25,8 @@ struct MatrixView {
       : data(data), rows(rows), cols(cols), row_stride(row_stride) {}
   // A view of mutable elements is also one of constant elements.
   template <typename U>
-    requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
-  MatrixView(const MatrixView<U>& other)
+  requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
+      MatrixView(const MatrixView<U>& other)
       : data(other.data), rows(other.rows), cols(other.cols), row_stride(other.row_stride) {}
 
   T* row(int64_t r) const {

@@ -40,7 +40,8 @@ class ThreadPool {
   template <typename Body>
   void ParallelFor(int64_t num_tasks, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
-    Run(num_tasks,
+    Run(
+        num_tasks,
         [](void* context, int64_t task, int thread) {
           (*static_cast<Plain*>(context))(task, thread);
         },
