@@ -96,9 +96,16 @@ struct StepLimits {
   int64_t ple_dilation = 0;
 };
 
-// Column borders of the four virtual shards of a matrix: shard i is [border[i], border[i + 1]).
+// Columns of the four virtual shards of a matrix. The columns form `num_strips` strips of
+// `strip_columns` each (one strip of all columns is written as 1 and 0); shard i holds columns
+// [border[i], border[i + 1]) of every strip. More than one strip only where the columns of a group
+// of heads are not adjacent. A shard's partial product is the sum of the products of its strips,
+// in order.
 struct ShardBorders {
   std::array<int64_t, 5> border{};
+  int num_strips = 1;
+  int64_t strip_columns = 0;
+};
 };
 
 // ---- weights of a layer; null = the model has no such tensor ---------------------------------------
