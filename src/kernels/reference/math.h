@@ -1,0 +1,49 @@
+// Scalar functions of the reference stages, in double.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace switchyard::kernels::reference {
+
+inline double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+inline double Silu(double x) { return x * Sigmoid(x); }
+// Linear above 20, where the difference is below 3e-9.
+inline double Softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
+// Sum of a[i] * b[i]: four partial sums over i % 4, then (0 + 1) + (2 + 3). Every sum over an inner
+// dimension has this order, so that it does not depend on how rows are grouped.
+template <typename A, typename B>
+double Dot(const A* a, const B* b, int64_t size) {
+  double sums[4] = {};
+  int64_t i = 0;
+  for (; i + 4 <= size; i += 4) {
+    for (int j = 0; j < 4; ++j) {
+      sums[j] += static_cast<double>(a[i + j]) * static_cast<double>(b[i + j]);
+    }
+  }
+  for (int j = 0; i + j < size; ++j) {
+    sums[j] += static_cast<double>(a[i + j]) * static_cast<double>(b[i + j]);
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// out[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; a null weight counts as ones.
+// Shapes: x, weight and out [size]; out may be x.
+// Source: Zhang and Sennrich, 2019, arXiv:1910.07467, equation 4.
+template <typename In>
+void RmsNorm(const In* x, const float* weight, double epsilon, int64_t size, double* out) {
+  const double scale = 1 / std::sqrt(Dot(x, x, size) / static_cast<double>(size) + epsilon);
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = static_cast<double>(x[i]) * scale *
+             (weight == nullptr ? 1.0 : static_cast<double>(weight[i]));
+  }
+}
+
+template <typename From, typename To>
+void Convert(const From* from, int64_t size, To* to) {
+  std::transform(from, from + size, to, [](From value) { return static_cast<To>(value); });
+}
+
+}  // namespace switchyard::kernels::reference
