@@ -5,25 +5,30 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+
+#include "switchyard/worker/v1/step.pb.h"
+
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
-#include "switchyard/worker/v1/step.pb.h"
 
 namespace switchyard::worker {
 
 // Sizes that the coordinator decides; everything is allocated from them once.
 struct WorkerOptions {
-  int num_slots = 4;         // sequences that can have state at the same time
-  int num_pages = 256;       // cache pages of kernels::kPageTokens tokens, shared by all slots
-  int num_checkpoints = 16;  // saved states for prefix reuse
-  int64_t max_context = 4096;    // tokens of one sequence
-  int max_step_rows = 512;       // rows of one step: prefill chunks and decoding slots together
+  int num_slots = 4;           // sequences that can have state at the same time
+  int num_pages = 256;         // cache pages of kernels::kPageTokens tokens, shared by all slots
+  int num_checkpoints = 16;    // saved states for prefix reuse
+  int64_t max_context = 4096;  // tokens of one sequence
+  int max_step_rows = 512;     // rows of one step: prefill chunks and decoding slots together
   kernels::KvType kv_type = kernels::KvType::kF16;
   uint64_t epoch = 1;  // plans of another epoch are refused
+  // Rows of the output matrix that are no token: masked whatever the request says.
+  std::vector<int32_t> never_sampled;
 };
 
 // Bytes of a loaded worker, for the start-up log and for tests.
@@ -68,7 +73,8 @@ class Worker {
   // Queues a plan. Its first step always runs, in order; the steps after it only while no newer
   // plan waits.
   // Errors: kInvalidArgument names the field (unknown slot, page or checkpoint, position out of
-  // order, token id outside the vocabulary, more rows than max_step_rows); nothing is queued then.
+  // order, token id outside the vocabulary, more rows than max_step_rows), kUnavailable after a
+  // step has failed or after Stop(); nothing is queued then.
   absl::Status Submit(switchyard::worker::v1::StepPlan plan);
 
   // Ends the step thread after the running step. Idempotent.

@@ -1,0 +1,50 @@
+// Saved states of sequences, for going on from a common prefix.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "worker/cache/recurrent_state.h"
+
+namespace switchyard::worker {
+
+// Holds a fixed number of checkpoints in host memory, which is taken page by page when the first
+// state is saved. Keys and values are not copied: their pages are shared.
+//
+// Threads: the step thread.
+class CheckpointStore {
+ public:
+  // What is saved beside the recurrent state.
+  struct Sequence {
+    int64_t position = -1;               // tokens covered; -1 = nothing was saved
+    std::vector<int32_t> recent_tokens;  // the last ones, oldest first
+  };
+
+  CheckpointStore(int num_checkpoints, int64_t state_bytes);
+
+  // Copies the committed state of `slot`.
+  void Save(int checkpoint, const RecurrentState& state, int slot, Sequence sequence,
+            kernels::Backend& backend, kernels::LedgerSlot& ledger);
+
+  // Copies it back into `slot`. REQUIRES: position(checkpoint) >= 0.
+  const Sequence& Restore(int checkpoint, RecurrentState& state, int slot,
+                          kernels::Backend& backend, kernels::LedgerSlot& ledger) const;
+
+  // Tokens that the checkpoint covers, -1 if it was never saved.
+  int64_t position(int checkpoint) const {
+    return entries_[static_cast<size_t>(checkpoint)].sequence.position;
+  }
+  int64_t bytes() const { return static_cast<int64_t>(entries_.size()) * state_bytes_; }
+
+ private:
+  struct Entry {
+    Sequence sequence;
+    std::unique_ptr<std::byte[]> state;
+  };
+  int64_t state_bytes_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace switchyard::worker

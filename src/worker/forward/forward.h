@@ -1,0 +1,84 @@
+// One forward pass: walks the layers of any architecture and calls the backend's stages.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/backend.h"
+#include "model/gguf_file.h"
+#include "model/model_spec.h"
+#include "worker/cache/kv_cache.h"
+#include "worker/cache/recurrent_state.h"
+#include "worker/forward/activations.h"
+#include "worker/forward/batch.h"
+#include "worker/forward/step_context.h"
+#include "worker/ledger.h"
+#include "worker/model_weights.h"
+#include "worker/ple_table.h"
+
+namespace switchyard::worker {
+
+struct ForwardLimits {
+  int max_rows = 0;
+  int max_sequences = 0;
+  int64_t max_context = 0;
+};
+
+// An architecture is a list of layer kinds and sizes: there is no branch on its name.
+//
+// Call order: for each step Run(), then Logits() for the rows that were asked for.
+// Threads:    the step thread. Allocates in Create() only.
+class Forward {
+ public:
+  // Sees the residual after a layer. In the last layer only the rows whose logits are needed exist.
+  using LayerObserver = std::function<void(int layer, MatrixView<const float> residual)>;
+
+  // The arguments must outlive the object.
+  // Errors: kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Forward>> Create(const model::GgufFile& file,
+                                                         const model::ModelSpec& spec,
+                                                         const ModelWeights& weights,
+                                                         kernels::Backend& backend,
+                                                         const ForwardLimits& limits);
+
+  // Computes all layers and advances caches and states. The last layer's experts, the final mixer
+  // and the head run only for batch.output_rows.
+  void Run(const Batch& batch, const KvCache& kv_cache, const RecurrentState& state,
+           Ledger& ledger);
+
+  // Logits of `count` outputs of the last Run(), from output `first` on, on the device; valid until
+  // the next call. REQUIRES: count <= kLogitRows.
+  // Shapes: [count, vocab_size].
+  MatrixView<const float> Logits(int64_t first, int64_t count, Ledger& ledger);
+
+  int64_t activation_bytes() const { return activations_.buffer->bytes(); }
+
+  // For diagnosis and tests; empty = none.
+  void set_layer_observer(LayerObserver observer) { observer_ = std::move(observer); }
+
+ private:
+  Forward(const model::ModelSpec& spec, const ModelWeights& weights, kernels::Backend& backend)
+      : spec_(spec), weights_(weights), backend_(backend) {}
+
+  // Hashes and reads the n-gram rows of the step; they depend on token ids only.
+  void GatherNgramRows(StepContext& step);
+  void AddNgramEmbedding(StepContext& step);
+
+  const model::ModelSpec& spec_;
+  const ModelWeights& weights_;
+  kernels::Backend& backend_;
+  Activations activations_;
+  std::optional<PleTable> ple_table_;
+  std::vector<int64_t> ngram_ids_;    // [T, num_heads] rows of the table
+  std::vector<float> ngram_staging_;  // [T, num_heads * row_width] on the host
+  std::vector<kernels::AttentionSequence> attention_sequences_;
+  std::vector<kernels::DeltaNetSequence> delta_net_sequences_;
+  std::vector<kernels::ConvSequence> conv_sequences_;
+  LayerObserver observer_;
+};
+
+}  // namespace switchyard::worker

@@ -1,0 +1,39 @@
+// The loaded weights of a model, as the stages of a backend take them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/stage_types.h"
+#include "model/model_spec.h"
+
+namespace switchyard::worker {
+
+struct LayerWeights {
+  model::LayerKind kind = model::LayerKind::kAttention;
+  kernels::MixerWeights mixer;
+  // Of an attention layer.
+  kernels::AttentionWeights attention;
+  kernels::AttentionShape attention_shape;
+  const kernels::Weight* attention_output = nullptr;
+  kernels::ShardBorders attention_output_shards;
+  // Of a delta net layer.
+  kernels::DeltaNetWeights delta_net;
+  kernels::DeltaNetShape delta_net_shape;
+  // Of every layer.
+  kernels::MixerWeights moe_mixer;
+  const kernels::Weight* router = nullptr;
+  kernels::MoeWeights moe;
+};
+
+struct ModelWeights {
+  const kernels::Weight* token_embedding = nullptr;
+  const kernels::Weight* output = nullptr;  // == token_embedding if tied
+  kernels::MixerWeights final_mixer;
+  std::vector<LayerWeights> layers;
+  kernels::PleWeights ple;  // of the layer that spec.ple names
+  kernels::PleShape ple_shape;
+  std::vector<std::unique_ptr<kernels::Weight>> owned;  // all of the above, each tensor once
+};
+
+}  // namespace switchyard::worker

@@ -1,0 +1,390 @@
+#include "worker/step_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/status_macros.h"
+#include "worker/weight_loader.h"
+
+namespace switchyard::worker {
+namespace {
+
+absl::Status CheckOptions(const WorkerOptions& options, const model::ModelSpec& spec) {
+  const auto check = [](const char* field, int64_t value, int64_t least) -> absl::Status {
+    if (value >= least) return absl::OkStatus();
+    return InvalidArgument("worker option is too small: {}, got: {}, at least: {}", field, value,
+                           least);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1));
+  SWITCHYARD_RETURN_IF_ERROR(check("num_pages", options.num_pages, 1));
+  SWITCHYARD_RETURN_IF_ERROR(check("num_checkpoints", options.num_checkpoints, 0));
+  SWITCHYARD_RETURN_IF_ERROR(check("max_context", options.max_context, 1));
+  // Every slot may decode in one step.
+  SWITCHYARD_RETURN_IF_ERROR(check("max_step_rows", options.max_step_rows, options.num_slots));
+  if (options.max_context > spec.context_length) {
+    return InvalidArgument("context is longer than the model's: {}, model: {}", options.max_context,
+                           spec.context_length);
+  }
+  for (const int32_t id : options.never_sampled) {
+    if (id >= 0 && id < spec.vocab_size) continue;
+    return InvalidArgument("id is outside the vocabulary: never_sampled, got: {}, size: {}", id,
+                           spec.vocab_size);
+  }
+  return absl::OkStatus();
+}
+
+double Now() { return MonotonicClock::Get().NowSeconds(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepExecutor>> StepExecutor::Create(
+    const model::GgufFile& file, const model::ModelSpec& spec,
+    std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
+    const Worker::LoadProgress& progress) {
+  SWITCHYARD_RETURN_IF_ERROR(CheckOptions(options, spec));
+  std::unique_ptr<StepExecutor> executor(new StepExecutor(spec, options));
+  StepExecutor& self = *executor;
+  self.backend_ = std::move(backend);
+  SWITCHYARD_ASSIGN_OR_RETURN(self.weights_, LoadWeights(file, spec, *self.backend_, progress));
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      KvCache kv_cache,
+      KvCache::Create(*self.backend_, self.weights_.layers, options.kv_type, options.num_pages));
+  self.kv_cache_ = std::make_unique<KvCache>(std::move(kv_cache));
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      RecurrentState state,
+      RecurrentState::Create(*self.backend_, spec, self.weights_.layers, options.num_slots));
+  self.state_ = std::make_unique<RecurrentState>(std::move(state));
+  self.checkpoints_ =
+      std::make_unique<CheckpointStore>(options.num_checkpoints, self.state_->committed_bytes());
+  SWITCHYARD_ASSIGN_OR_RETURN(self.forward_,
+                              Forward::Create(file, spec, self.weights_, *self.backend_,
+                                              {.max_rows = options.max_step_rows,
+                                               .max_sequences = options.num_slots,
+                                               .max_context = options.max_context}));
+  self.sampler_ = std::make_unique<Sampler>(spec.vocab_size, options.never_sampled);
+  if (self.sampler_->num_choices() == 0) {
+    return InvalidArgument("no token can be sampled: never_sampled");
+  }
+
+  const int64_t max_entries =
+      (options.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens;
+  self.num_context_tokens_ =
+      spec.ple.has_value() ? static_cast<size_t>(spec.ple->ngram_size - 1) : 0;
+  self.slots_.resize(static_cast<size_t>(options.num_slots));
+  for (Slot& slot : self.slots_) {
+    slot.pages.reserve(static_cast<size_t>(max_entries));
+    slot.recent.reserve(self.num_context_tokens_ + static_cast<size_t>(options.max_step_rows) +
+                        kernels::kMaxProvisionalRows);
+  }
+  self.batch_.Reserve(options.max_step_rows, options.num_slots);
+  self.work_.reserve(self.slots_.size());
+  self.host_logits_.resize(static_cast<size_t>(kLogitRows) * static_cast<size_t>(spec.vocab_size));
+  self.limits_ = {.num_slots = options.num_slots,
+                  .num_pages = options.num_pages,
+                  .num_checkpoints = options.num_checkpoints,
+                  .max_context = options.max_context,
+                  .max_step_rows = options.max_step_rows,
+                  .vocab_size = spec.vocab_size,
+                  .num_choices = self.sampler_->num_choices(),
+                  .epoch = options.epoch};
+  self.memory_ = {.file_bytes = LoadedFileBytes(spec),
+                  .weight_bytes = self.backend_->resident_weight_bytes(),
+                  .mapped_bytes = spec.ple.has_value() ? spec.ple->table->bytes() : 0,
+                  .kv_bytes = self.kv_cache_->bytes(),
+                  .state_bytes = self.state_->bytes(),
+                  .checkpoint_bytes = self.checkpoints_->bytes(),
+                  .activation_bytes = self.forward_->activation_bytes()};
+  return executor;
+}
+
+// ---- between steps
+// ---------------------------------------------------------------------------------
+
+void StepExecutor::StartSlot(const v1::SlotStart& start) {
+  Slot& slot = slots_[start.slot()];
+  kernels::LedgerSlot unused;  // Begin() is timed as a whole
+  state_->Clear(static_cast<int>(start.slot()), *backend_, unused);
+  slot.incarnation = start.incarnation();
+  slot.active = true;
+  slot.stopped = false;
+  slot.committed = 0;
+  slot.num_pending = 0;
+  slot.pages.clear();
+  slot.recent.clear();
+  slot.next_token.reset();
+  absl::StatusOr<SamplingRule> rule = MakeSamplingRule(start.sampling(), spec_.vocab_size);
+  SWITCHYARD_CHECK(rule.ok());  // the validator has asked
+  slot.rule = *std::move(rule);
+  slot.stop_token_ids.assign(start.stop_token_ids().begin(), start.stop_token_ids().end());
+  slot.num_prompt_tokens = start.num_prompt_tokens();
+  slot.max_new_tokens = start.max_new_tokens();
+  slot.num_sampled = 0;
+  slot.return_logits = start.return_logits();
+  slot.num_logprobs.reset();
+  if (start.has_num_logprobs()) {
+    slot.num_logprobs = static_cast<int>(start.num_logprobs());
+    candidates_.reserve(start.num_logprobs());
+  }
+  if (!slot.rule.needs_counts()) return;
+  slot.counts.Reset(spec_.vocab_size);
+  int64_t position = 0;
+  for (const uint32_t token_id : start.reused_token_ids()) {
+    slot.CountToken(static_cast<int32_t>(token_id), position++);
+  }
+}
+
+absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
+  const double begin = Now();
+  kernels::LedgerSlot unused;
+  for (const v1::SlotOperation& operation : plan.operations()) {
+    if (!operation.has_free()) continue;
+    Slot& slot = slots_[operation.free().slot()];
+    slot.active = false;
+    slot.pages.clear();
+  }
+  for (const v1::SlotStart& start : plan.starts()) StartSlot(start);
+  for (const v1::SlotOperation& operation : plan.operations()) {
+    if (!operation.has_restore()) continue;
+    const v1::SlotOperation::Restore& restore = operation.restore();
+    const int number = static_cast<int>(restore.slot());
+    const int checkpoint = static_cast<int>(restore.checkpoint());
+    if (checkpoints_->position(checkpoint) != static_cast<int64_t>(restore.position())) {
+      return FailedPrecondition("checkpoint does not hold this position: {}, wanted: {}, holds: {}",
+                                checkpoint, restore.position(), checkpoints_->position(checkpoint));
+    }
+    const CheckpointStore::Sequence& sequence =
+        checkpoints_->Restore(checkpoint, *state_, number, *backend_, ledger_[v1::STAGE_HOST]);
+    Slot& slot = slots_[restore.slot()];
+    slot.committed = sequence.position;
+    slot.num_pending = 0;
+    slot.recent.assign(sequence.recent_tokens.begin(), sequence.recent_tokens.end());
+    slot.next_token.reset();
+  }
+  for (const v1::PageTableUpdate& update : plan.page_tables()) {
+    std::vector<int32_t>& pages = slots_[update.slot()].pages;
+    const size_t first = update.first_entry();
+    const size_t end = first + static_cast<size_t>(update.pages_size());
+    if (pages.size() < end) pages.resize(end);
+    std::copy(update.pages().begin(), update.pages().end(),
+              pages.begin() + static_cast<int64_t>(first));
+  }
+  begin_seconds_ = Now() - begin;
+  return absl::OkStatus();
+}
+
+bool StepExecutor::HasStepAfter(const v1::StepPlan& plan, uint32_t step) const {
+  if (step + 1 >= plan.run_ahead()) return false;
+  return std::any_of(plan.decode().begin(), plan.decode().end(), [&](const v1::DecodeSlot& decode) {
+    const Slot& slot = slots_[decode.slot()];
+    return slot.runs(decode.incarnation()) && slot.next_token.has_value();
+  });
+}
+
+// ---- one step
+// ----------------------------------------------------------------------------------------
+
+void StepExecutor::AddRows(Work work, int64_t row_begin, int64_t first_position,
+                           int64_t num_provisional) {
+  Slot& slot = slots_[static_cast<size_t>(work.slot)];
+  BatchSequence sequence;
+  sequence.row_begin = static_cast<int>(row_begin);
+  sequence.num_rows = static_cast<int>(work.num_rows);
+  sequence.first_position = first_position;
+  sequence.num_replay = static_cast<int>(first_position - slot.committed);
+  sequence.num_committed = static_cast<int>(work.num_rows - num_provisional);
+  sequence.slot = work.slot;
+  sequence.pages = slot.pages;
+  batch_.sequences.push_back(sequence);
+  work.first_output = batch_.num_outputs();
+  for (int64_t i = work.num_rows - work.num_outputs; i < work.num_rows; ++i) {
+    batch_.output_rows.push_back(static_cast<int32_t>(row_begin + i));
+  }
+  work.result->set_slot(static_cast<uint32_t>(work.slot));
+  work.result->set_incarnation(slot.incarnation);
+  work.result->set_num_rows(static_cast<uint32_t>(work.num_rows));
+  work_.push_back(work);
+}
+
+absl::Status StepExecutor::AddChunk(const v1::PrefillChunk& chunk, v1::StepResult& result) {
+  Slot& slot = slots_[chunk.slot()];
+  if (!slot.runs(chunk.incarnation())) return absl::OkStatus();
+  const int64_t first = chunk.first_position();
+  if (first < slot.committed || first > slot.position()) {
+    return FailedPrecondition(
+        "chunk does not continue its sequence: slot {}, first position: {}, wanted: {} to {}",
+        chunk.slot(), first, slot.committed, slot.position());
+  }
+  slot.RejectFrom(first);
+  slot.next_token.reset();
+  const int64_t row_begin = batch_.num_rows();
+  batch_.token_ids.insert(batch_.token_ids.end(), chunk.token_ids().begin(),
+                          chunk.token_ids().end());
+  Work work;
+  work.slot = static_cast<int>(chunk.slot());
+  work.chunk = &chunk;
+  work.num_rows = chunk.token_ids_size();
+  work.sample = chunk.sample();
+  work.num_outputs = chunk.return_all_logits() ? work.num_rows : work.sample ? 1 : 0;
+  work.result = result.add_slots();
+  AddRows(work, row_begin, first, chunk.num_provisional_rows());
+  return absl::OkStatus();
+}
+
+void StepExecutor::AddDecode(const v1::DecodeSlot& decode, v1::StepResult& result) {
+  Slot& slot = slots_[decode.slot()];
+  if (!slot.runs(decode.incarnation()) || !slot.next_token.has_value()) return;
+  const bool in_chunk = std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return work.slot == static_cast<int>(decode.slot());
+  });
+  if (in_chunk) return;
+  if (slot.position() >= static_cast<int64_t>(slot.pages.size()) * kernels::kPageTokens) {
+    slot.stopped = true;
+    v1::SlotResult& stopped = *result.add_slots();
+    stopped.set_slot(decode.slot());
+    stopped.set_incarnation(slot.incarnation);
+    stopped.set_position(static_cast<uint32_t>(slot.position()));
+    stopped.set_stop(v1::SLOT_STOP_CONTEXT);
+    return;
+  }
+  const int64_t row_begin = batch_.num_rows();
+  batch_.token_ids.push_back(*slot.next_token);
+  slot.next_token.reset();
+  Work work;
+  work.slot = static_cast<int>(decode.slot());
+  work.num_rows = 1;
+  work.num_outputs = 1;
+  work.sample = true;
+  work.result = result.add_slots();
+  AddRows(work, row_begin, slot.position(), /*num_provisional=*/0);
+}
+
+void StepExecutor::AdvanceSlots() {
+  for (size_t i = 0; i < work_.size(); ++i) {
+    const BatchSequence& sequence = batch_.sequences[i];
+    Slot& slot = slots_[static_cast<size_t>(work_[i].slot)];
+    for (int64_t t = 0; t < sequence.num_rows; ++t) {
+      const int32_t token_id = batch_.token_ids[static_cast<size_t>(sequence.row_begin + t)];
+      slot.CountToken(token_id, sequence.first_position + t);
+      slot.recent.push_back(token_id);
+    }
+    slot.TrimRecent(num_context_tokens_ + kernels::kMaxProvisionalRows);
+    slot.committed = sequence.first_position + sequence.num_committed;
+    slot.num_pending = sequence.num_rows - sequence.num_committed;
+    work_[i].result->set_position(static_cast<uint32_t>(slot.position()));
+  }
+}
+
+void StepExecutor::ReportLogprobs(const Slot& slot, int32_t token_id,
+                                  absl::Span<const float> logits, v1::SlotResult& result) {
+  candidates_.resize(static_cast<size_t>(*slot.num_logprobs));
+  Candidate own;
+  sampler_->LogProbs(logits, token_id, own, absl::MakeSpan(candidates_));
+  const auto fill = [](const Candidate& from, v1::TokenLogprob& to) {
+    to.set_token_id(static_cast<uint32_t>(from.token_id));
+    to.set_logprob(from.logprob);
+  };
+  fill(own, *result.add_logprobs());
+  for (const Candidate& candidate : candidates_) fill(candidate, *result.add_top_logprobs());
+}
+
+absl::Status StepExecutor::SampleFor(Work& work, absl::Span<const float> logits) {
+  const double start = Now();
+  Slot& slot = slots_[static_cast<size_t>(work.slot)];
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      const int32_t token_id,
+      sampler_->Sample(logits, slot.rule, slot.rule.needs_counts() ? &slot.counts : nullptr,
+                       slot.position()));
+  work.result->add_token_ids(static_cast<uint32_t>(token_id));
+  if (slot.num_logprobs.has_value()) ReportLogprobs(slot, token_id, logits, *work.result);
+  slot.next_token = token_id;
+  ++slot.num_sampled;
+  v1::SlotStop stop = v1::SLOT_STOP_UNSPECIFIED;
+  const auto& stop_ids = slot.stop_token_ids;
+  if (std::find(stop_ids.begin(), stop_ids.end(), token_id) != stop_ids.end()) {
+    stop = v1::SLOT_STOP_TOKEN;
+  } else if (slot.num_sampled >= slot.max_new_tokens) {
+    stop = v1::SLOT_STOP_LENGTH;
+  } else if (slot.position() + 1 >= options_.max_context) {
+    stop = v1::SLOT_STOP_CONTEXT;  // with this token the sequence is as long as it may be
+  }
+  work.result->set_stop(stop);
+  slot.stopped = stop != v1::SLOT_STOP_UNSPECIFIED;
+  ledger_[v1::STAGE_SAMPLE].seconds += Now() - start;
+  return absl::OkStatus();
+}
+
+absl::Status StepExecutor::FinishOutput(Work& work, int64_t output,
+                                        absl::Span<const float> logits) {
+  const Slot& slot = slots_[static_cast<size_t>(work.slot)];
+  const bool is_last = output == work.first_output + work.num_outputs - 1;
+  const bool wants_logits = (work.chunk != nullptr && work.chunk->return_all_logits()) ||
+                            (work.sample && is_last && slot.return_logits);
+  if (wants_logits) {
+    work.result->mutable_logits()->append(reinterpret_cast<const char*>(logits.data()),
+                                          logits.size() * sizeof(float));
+  }
+  return work.sample && is_last ? SampleFor(work, logits) : absl::OkStatus();
+}
+
+absl::Status StepExecutor::FinishOutputs() {
+  const auto vocab_size = static_cast<size_t>(spec_.vocab_size);
+  auto work = work_.begin();
+  for (int64_t first = 0; first < batch_.num_outputs(); first += kLogitRows) {
+    const int64_t count = std::min<int64_t>(kLogitRows, batch_.num_outputs() - first);
+    const MatrixView<const float> logits = forward_->Logits(first, count, ledger_);
+    backend_->Download(ledger_[v1::STAGE_HEAD], logits.data,
+                       count * static_cast<int64_t>(vocab_size * sizeof(float)),
+                       host_logits_.data());
+    for (int64_t i = 0; i < count; ++i) {
+      while (first + i >= work->first_output + work->num_outputs) ++work;
+      const absl::Span<const float> row(&host_logits_[static_cast<size_t>(i) * vocab_size],
+                                        vocab_size);
+      SWITCHYARD_RETURN_IF_ERROR(FinishOutput(*work, first + i, row));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
+                                   v1::StepResult& result) {
+  const double start = Now() - (step == 0 ? begin_seconds_ : 0);
+  ledger_.Reset();
+  result.Clear();
+  result.set_plan(plan.plan());
+  result.set_step(step);
+  batch_.Clear();
+  work_.clear();
+  if (step == 0) {
+    for (const v1::PrefillChunk& chunk : plan.prefill()) {
+      SWITCHYARD_RETURN_IF_ERROR(AddChunk(chunk, result));
+    }
+  }
+  for (const v1::DecodeSlot& decode : plan.decode()) AddDecode(decode, result);
+  for (BatchSequence& sequence : batch_.sequences) {
+    sequence.context = slots_[static_cast<size_t>(sequence.slot)].recent;
+    state_->MarkUsed(sequence.slot);
+  }
+  ledger_[v1::STAGE_HOST].seconds += Now() - start;
+  if (!work_.empty()) {
+    forward_->Run(batch_, *kv_cache_, *state_, ledger_);
+    AdvanceSlots();
+    SWITCHYARD_RETURN_IF_ERROR(FinishOutputs());
+    for (const Work& work : work_) {
+      if (work.chunk == nullptr || !work.chunk->has_save_checkpoint()) continue;
+      const Slot& slot = slots_[static_cast<size_t>(work.slot)];
+      checkpoints_->Save(static_cast<int>(work.chunk->save_checkpoint()), *state_, work.slot,
+                         {.position = slot.committed, .recent_tokens = slot.recent}, *backend_,
+                         ledger_[v1::STAGE_HOST]);
+    }
+    SWITCHYARD_RETURN_IF_ERROR(backend_->Health());
+  }
+  const double seconds = Now() - start;
+  result.set_seconds(seconds);
+  ledger_.Report(seconds, result);
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::worker

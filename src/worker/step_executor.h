@@ -1,0 +1,118 @@
+// Runs the steps of plans, one at a time, on the calling thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "switchyard/worker/v1/step.pb.h"
+
+#include "kernels/backend.h"
+#include "model/gguf_file.h"
+#include "model/model_spec.h"
+#include "worker/cache/checkpoint.h"
+#include "worker/cache/kv_cache.h"
+#include "worker/cache/recurrent_state.h"
+#include "worker/forward/batch.h"
+#include "worker/forward/forward.h"
+#include "worker/ledger.h"
+#include "worker/model_weights.h"
+#include "worker/plan_validator.h"
+#include "worker/sampler.h"
+#include "worker/slot.h"
+#include "worker/worker.h"
+
+namespace switchyard::worker {
+
+// Everything of a rank but its thread: weights, caches, slots, sampling.
+//
+// Call order: Create() -> for each plan: Begin(), then RunStep() for step 0, 1, ...
+// Threads:    one at a time.
+class StepExecutor {
+ public:
+  // As Worker::Create().
+  static absl::StatusOr<std::unique_ptr<StepExecutor>> Create(
+      const model::GgufFile& file, const model::ModelSpec& spec,
+      std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
+      const Worker::LoadProgress& progress);
+
+  // What a plan may name, for the PlanValidator in front of this object.
+  const PlanLimits& limits() const { return limits_; }
+  const WorkerMemory& memory() const { return memory_; }
+  kernels::Backend& backend() { return *backend_; }
+  Forward& forward() { return *forward_; }
+
+  // Applies starts, operations and page tables: first the Free operations (they end earlier uses of
+  // the slots), then the starts, then the Restore operations in order, then the page tables.
+  // REQUIRES: the plan was accepted by a PlanValidator, after all earlier ones.
+  // Errors:   kFailedPrecondition if a checkpoint does not hold what the plan says.
+  absl::Status Begin(const v1::StepPlan& plan);
+
+  // Runs step `step` of the plan: chunks and decoding slots in step 0, decoding slots after it.
+  // `result` is overwritten, all but last_of_plan; it keeps its memory.
+  //
+  // In steady decode nothing is allocated.
+  // Errors: kFailedPrecondition (a chunk does not continue its sequence), kInternal (logits that
+  //         are not finite), the device's. The state is undefined then.
+  absl::Status RunStep(const v1::StepPlan& plan, uint32_t step, v1::StepResult& result);
+
+  // True if the plan has a step after `step` in which a slot goes on.
+  bool HasStepAfter(const v1::StepPlan& plan, uint32_t step) const;
+
+ private:
+  // A slot's part in the step that is being run.
+  struct Work {
+    int slot = 0;
+    const v1::PrefillChunk* chunk = nullptr;  // null: one row of decode
+    int64_t num_rows = 0;
+    int64_t first_output = 0;  // among the batch's outputs
+    int64_t num_outputs = 0;
+    bool sample = false;
+    v1::SlotResult* result = nullptr;
+  };
+
+  StepExecutor(const model::ModelSpec& spec, const WorkerOptions& options)
+      : spec_(spec), options_(options) {}
+
+  void StartSlot(const v1::SlotStart& start);
+  absl::Status AddChunk(const v1::PrefillChunk& chunk, v1::StepResult& result);
+  void AddDecode(const v1::DecodeSlot& decode, v1::StepResult& result);
+  // Appends rows of the slot to the batch; tokens are in batch_ already, from `row_begin` on.
+  void AddRows(Work work, int64_t row_begin, int64_t first_position, int64_t num_provisional);
+  // Takes the rows of all slots as computed.
+  void AdvanceSlots();
+  absl::Status FinishOutputs();
+  absl::Status FinishOutput(Work& work, int64_t output, absl::Span<const float> logits);
+  absl::Status SampleFor(Work& work, absl::Span<const float> logits);
+  void ReportLogprobs(const Slot& slot, int32_t token_id, absl::Span<const float> logits,
+                      v1::SlotResult& result);
+
+  const model::ModelSpec& spec_;
+  WorkerOptions options_;
+  PlanLimits limits_;
+  WorkerMemory memory_;
+  // Order matters: weights and buffers go before the backend that they came from.
+  std::unique_ptr<kernels::Backend> backend_;
+  ModelWeights weights_;
+  std::unique_ptr<KvCache> kv_cache_;
+  std::unique_ptr<RecurrentState> state_;
+  std::unique_ptr<CheckpointStore> checkpoints_;
+  std::unique_ptr<Forward> forward_;
+  std::unique_ptr<Sampler> sampler_;
+  std::vector<Slot> slots_;
+  size_t num_context_tokens_ = 0;  // that hashing the next token needs
+
+  double begin_seconds_ = 0;  // of Begin(), counted with the first step
+
+  // Of the running step; kept for their memory.
+  Ledger ledger_;
+  Batch batch_;
+  std::vector<Work> work_;
+  std::vector<float> host_logits_;  // [kLogitRows, vocab_size]
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace switchyard::worker

@@ -1,0 +1,230 @@
+#include "worker/weight_loader.h"
+
+#include <map>
+#include <utility>
+
+#include "base/status.h"
+#include "base/status_macros.h"
+
+namespace switchyard::worker {
+namespace {
+
+using kernels::WeightUse;
+using model::TensorRef;
+
+// Calls visit(tensor, use, target) for every tensor of the trunk; `target` is where the loaded
+// weight's pointer goes. Absent tensors are skipped.
+template <typename Visit>
+absl::Status VisitMixer(const model::MixerTensors& from, kernels::MixerWeights& to, Visit& visit) {
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.norm, WeightUse::kVector, to.norm));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.down, WeightUse::kMatrix, to.down));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.up, WeightUse::kMatrix, to.up));
+  return visit(from.inject, WeightUse::kVector, to.inject);
+}
+
+template <typename Visit>
+absl::Status VisitAttention(const model::LayerSpec& from, LayerWeights& to, Visit& visit) {
+  const model::AttentionTensors& tensors = from.attention;
+  kernels::AttentionWeights& weights = to.attention;
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.query, WeightUse::kMatrix, weights.query));
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.key, WeightUse::kMatrix, weights.key));
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.value, WeightUse::kMatrix, weights.value));
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.output, WeightUse::kMatrix, to.attention_output));
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.query_norm, WeightUse::kVector, weights.query_norm));
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.key_norm, WeightUse::kVector, weights.key_norm));
+  if (from.compress_ratio == 0) return absl::OkStatus();  // an indexer would not be used
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.index_query, WeightUse::kMatrix, weights.index_query));
+  SWITCHYARD_RETURN_IF_ERROR(visit(tensors.index_key, WeightUse::kMatrix, weights.index_key));
+  SWITCHYARD_RETURN_IF_ERROR(
+      visit(tensors.index_query_norm, WeightUse::kVector, weights.index_query_norm));
+  return visit(tensors.index_key_norm, WeightUse::kVector, weights.index_key_norm);
+}
+
+template <typename Visit>
+absl::Status VisitDeltaNet(const model::DeltaNetTensors& from, kernels::DeltaNetWeights& to,
+                           Visit& visit) {
+  if (from.beta_alpha != nullptr) {
+    return Unimplemented("tensor with interleaved beta and alpha rows: {}", from.beta_alpha->name);
+  }
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.qkv, WeightUse::kMatrix, to.qkv));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.gate, WeightUse::kMatrix, to.gate));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.beta, WeightUse::kMatrix, to.beta));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.alpha, WeightUse::kMatrix, to.alpha));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.conv, WeightUse::kVector, to.conv));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.a, WeightUse::kVector, to.a));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.dt_bias, WeightUse::kVector, to.dt_bias));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.norm, WeightUse::kVector, to.norm));
+  return visit(from.output, WeightUse::kMatrix, to.output);
+}
+
+template <typename Visit>
+absl::Status VisitMoe(const model::MoeTensors& from, LayerWeights& to, Visit& visit) {
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.router, WeightUse::kMatrix, to.router));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.gate, WeightUse::kMatrix, to.moe.gate));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.up, WeightUse::kMatrix, to.moe.up));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.gate_up, WeightUse::kMatrix, to.moe.gate_up));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.down, WeightUse::kMatrix, to.moe.down));
+  SWITCHYARD_RETURN_IF_ERROR(
+      visit(from.shared_gate_input, WeightUse::kVector, to.moe.shared_gate_input));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.shared_gate, WeightUse::kMatrix, to.moe.shared_gate));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.shared_up, WeightUse::kMatrix, to.moe.shared_up));
+  return visit(from.shared_down, WeightUse::kMatrix, to.moe.shared_down);
+}
+
+template <typename Visit>
+absl::Status VisitPle(const model::PleTensors& from, kernels::PleWeights& to, Visit& visit) {
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.key, WeightUse::kMatrix, to.key));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.value, WeightUse::kMatrix, to.value));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.norm_key, WeightUse::kVector, to.norm_key));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.norm_query, WeightUse::kVector, to.norm_query));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.norm_conv, WeightUse::kVector, to.norm_conv));
+  return visit(from.conv, WeightUse::kVector, to.conv);
+}
+
+template <typename Visit>
+absl::Status VisitModel(const model::ModelSpec& spec, ModelWeights& weights, Visit visit) {
+  SWITCHYARD_RETURN_IF_ERROR(
+      visit(spec.token_embedding, WeightUse::kRowTable, weights.token_embedding));
+  for (size_t l = 0; l < spec.layers.size(); ++l) {
+    const model::LayerSpec& layer = spec.layers[l];
+    LayerWeights& to = weights.layers[l];
+    if (spec.ple.has_value() && spec.ple->layer == static_cast<int>(l)) {
+      SWITCHYARD_RETURN_IF_ERROR(VisitPle(spec.ple->tensors, weights.ple, visit));
+    }
+    SWITCHYARD_RETURN_IF_ERROR(VisitMixer(layer.mixer, to.mixer, visit));
+    if (layer.kind == model::LayerKind::kAttention) {
+      SWITCHYARD_RETURN_IF_ERROR(VisitAttention(layer, to, visit));
+    } else {
+      SWITCHYARD_RETURN_IF_ERROR(VisitDeltaNet(layer.delta_net, to.delta_net, visit));
+    }
+    SWITCHYARD_RETURN_IF_ERROR(VisitMixer(layer.moe_mixer, to.moe_mixer, visit));
+    SWITCHYARD_RETURN_IF_ERROR(VisitMoe(layer.moe, to, visit));
+  }
+  SWITCHYARD_RETURN_IF_ERROR(VisitMixer(spec.final_mixer, weights.final_mixer, visit));
+  if (spec.is_output_tied()) {
+    weights.output = weights.token_embedding;
+    return absl::OkStatus();
+  }
+  return visit(spec.output, WeightUse::kMatrix, weights.output);
+}
+
+kernels::ShardBorders Borders(const model::ColumnShards& shards) {
+  return {.border = shards.border,
+          .num_strips = shards.num_strips,
+          .strip_columns = shards.num_strips == 1 ? 0 : shards.strip_columns};
+}
+
+kernels::AttentionShape MakeAttentionShape(const model::ModelSpec& spec,
+                                           const model::LayerSpec& layer) {
+  const model::AttentionSpec& attention = spec.attention;
+  kernels::AttentionShape shape;
+  shape.num_heads = attention.num_heads;
+  shape.num_kv_heads = attention.num_kv_heads;
+  shape.head_dim = attention.head_dim;
+  shape.num_rotary_dims = attention.num_rotary_dims;
+  shape.rope_base = attention.rope_base;
+  shape.rms_epsilon = spec.rms_epsilon;
+  shape.output_gate = attention.has_output_gate;
+  if (layer.compress_ratio == 0) return shape;
+  shape.num_index_heads = attention.num_index_heads;
+  shape.index_head_dim = attention.index_head_dim;
+  shape.qsa_ratio = layer.compress_ratio;
+  shape.qsa_budget = attention.budget_tokens;
+  return shape;
+}
+
+kernels::DeltaNetShape MakeDeltaNetShape(const model::ModelSpec& spec) {
+  const model::DeltaNetSpec& delta_net = *spec.delta_net;
+  kernels::DeltaNetShape shape;
+  shape.num_key_heads = delta_net.num_key_heads;
+  shape.num_value_heads = delta_net.num_value_heads;
+  shape.head_dim = delta_net.head_dim;
+  shape.conv_kernel = delta_net.conv_kernel;
+  shape.tiled_heads = delta_net.value_head_order == model::ValueHeadOrder::kTiled;
+  shape.silu_gate = delta_net.output_gate == model::GateFunction::kSilu;
+  shape.rms_epsilon = spec.rms_epsilon;
+  return shape;
+}
+
+void SetMixerShape(const model::ModelSpec& spec, kernels::MixerWeights& mixer) {
+  mixer.rms_epsilon = spec.rms_epsilon;
+  mixer.num_streams = spec.num_residual_streams;
+}
+
+// What a stage must know beside the tensors.
+void SetShapes(const model::ModelSpec& spec, ModelWeights& weights) {
+  SetMixerShape(spec, weights.final_mixer);
+  weights.layers.resize(spec.layers.size());
+  for (size_t l = 0; l < spec.layers.size(); ++l) {
+    const model::LayerSpec& layer = spec.layers[l];
+    LayerWeights& to = weights.layers[l];
+    to.kind = layer.kind;
+    SetMixerShape(spec, to.mixer);
+    SetMixerShape(spec, to.moe_mixer);
+    if (layer.kind == model::LayerKind::kAttention) {
+      to.attention_shape = MakeAttentionShape(spec, layer);
+      to.attention_output_shards = Borders(layer.output_shards);
+    } else {
+      to.delta_net_shape = MakeDeltaNetShape(spec);
+      to.delta_net.output_shards = Borders(layer.output_shards);
+    }
+    to.moe.down_shards = Borders(layer.down_shards);
+    to.moe.shared_down_shards = Borders(layer.shared_down_shards);
+  }
+  if (!spec.ple.has_value()) return;
+  weights.ple_shape.num_streams = spec.num_residual_streams;
+  weights.ple_shape.conv_kernel = spec.ple->conv_kernel;
+  weights.ple_shape.dilation = spec.ple->ngram_size;
+  weights.ple_shape.rms_epsilon = spec.rms_epsilon;
+}
+
+}  // namespace
+
+int64_t LoadedFileBytes(const model::ModelSpec& spec) {
+  ModelWeights weights;
+  weights.layers.resize(spec.layers.size());
+  int64_t bytes = 0;
+  const absl::Status status =
+      VisitModel(spec, weights, [&](TensorRef tensor, WeightUse, const kernels::Weight*&) {
+        if (tensor != nullptr) bytes += tensor->bytes();
+        return absl::OkStatus();
+      });
+  // Unsupported tensors are reported by LoadWeights(), which meets them again.
+  (void)status;
+  return bytes;
+}
+
+absl::StatusOr<ModelWeights> LoadWeights(
+    const model::GgufFile& file, const model::ModelSpec& spec, kernels::Backend& backend,
+    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress) {
+  const int64_t total_bytes = LoadedFileBytes(spec);
+  SWITCHYARD_RETURN_IF_ERROR(backend.ReserveWeights(total_bytes));
+  ModelWeights weights;
+  SetShapes(spec, weights);
+  int64_t done_bytes = 0;
+  const auto load = [&](TensorRef tensor, WeightUse use,
+                        const kernels::Weight*& target) -> absl::Status {
+    if (tensor == nullptr) return absl::OkStatus();
+    kernels::WeightSource source;
+    source.name = tensor->name;
+    source.view = file.View(*tensor);
+    source.read = [&](int64_t first, int64_t count, std::byte* out) -> absl::Status {
+      const int64_t bytes = count * tensor->row_bytes();
+      SWITCHYARD_RETURN_IF_ERROR(
+          file.Read(*tensor, first, count, absl::MakeSpan(out, static_cast<size_t>(bytes))));
+      return absl::OkStatus();
+    };
+    absl::StatusOr<std::unique_ptr<kernels::Weight>> weight = backend.LoadWeight(source, use);
+    if (!weight.ok()) return weight.status();
+    target = weight->get();
+    weights.owned.push_back(*std::move(weight));
+    done_bytes += tensor->bytes();
+    if (progress) progress(done_bytes, total_bytes);
+    return absl::OkStatus();
+  };
+  SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, weights, load));
+  SWITCHYARD_RETURN_IF_ERROR(file.CheckUnchanged());
+  return weights;
+}
+
+}  // namespace switchyard::worker

@@ -1,0 +1,29 @@
+// A rank's tensors from the file into its backend.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/backend.h"
+#include "model/gguf_file.h"
+#include "model/model_spec.h"
+#include "worker/model_weights.h"
+
+namespace switchyard::worker {
+
+// Bytes of the tensors that LoadWeights() takes, as stored in the file. The n-gram table stays in
+// the file and draft blocks are not used: neither is counted.
+int64_t LoadedFileBytes(const model::ModelSpec& spec);
+
+// Loads each tensor of the trunk once. The file is read, not mapped, and the backend takes it
+// piece by piece: the peak is one copy of the weights and one piece.
+//
+// Errors: kDataLoss for a file that was cut or changed meanwhile, kResourceExhausted,
+//         kUnimplemented with the tensor's name (no kernel for its type).
+absl::StatusOr<ModelWeights> LoadWeights(
+    const model::GgufFile& file, const model::ModelSpec& spec, kernels::Backend& backend,
+    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress);
+
+}  // namespace switchyard::worker
