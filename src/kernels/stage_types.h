@@ -106,7 +106,6 @@ struct ShardBorders {
   int num_strips = 1;
   int64_t strip_columns = 0;
 };
-};
 
 // ---- weights of a layer; null = the model has no such tensor ---------------------------------------
 
