@@ -14,3 +14,27 @@ list(APPEND kernels_sources
   quant/codebooks.cc
   quant/dequantize.cc
   quant/quantize.cc)
+
+list(APPEND kernels_headers
+  cpu/activation_rows.h
+  cpu/cpu_features.h
+  cpu/matmul.h)
+list(APPEND kernels_sources
+  cpu/activation_rows.cc
+  cpu/cpu_features.cc
+  cpu/float_dot_avx2.cc
+  cpu/float_dot_avx512.cc
+  cpu/matmul.cc
+  cpu/row_dot_avx2.cc
+  cpu/row_dot_avx512.cc
+  cpu/row_dot_scalar.cc)
+
+# Only these files may use more than the baseline instruction set; cpu_features.cc says who may
+# call them.
+set(avx2_flags -mavx2 -mfma -mf16c)
+set_source_files_properties(cpu/float_dot_avx2.cc cpu/row_dot_avx2.cc PROPERTIES
+  COMPILE_OPTIONS "${avx2_flags}")
+# GCC 12 warns about its own AVX-512 headers (bug 105593).
+set_source_files_properties(cpu/float_dot_avx512.cc cpu/row_dot_avx512.cc PROPERTIES
+  COMPILE_OPTIONS
+  "${avx2_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vnni;-Wno-uninitialized;-Wno-maybe-uninitialized")

@@ -1,1 +1,2 @@
 switchyard_test(quant_test quant_test.cc LABELS cpu DEPS switchyard::kernels)
+switchyard_test(matmul_test matmul_test.cc LABELS "cpu;threads" DEPS switchyard::kernels)

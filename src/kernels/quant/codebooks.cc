@@ -45,6 +45,21 @@ constexpr std::array<T, kSize> Unpack(std::string_view hex, const std::array<T, 
   return table;
 }
 
+// The level indices of an IQ3 codebook as pairs of nibbles.
+template <size_t kEntries>
+constexpr std::array<std::array<uint8_t, kEntries>, 2> UnpackLevelPairs(std::string_view hex) {
+  constexpr std::array<uint8_t, 8> kIndices = {0, 1, 2, 3, 4, 5, 6, 7};
+  const auto indices = Unpack<3, 4, 3, uint8_t, kEntries * 4>(hex, kIndices);
+  std::array<std::array<uint8_t, kEntries>, 2> pairs{};
+  for (size_t entry = 0; entry < kEntries; ++entry) {
+    for (size_t half = 0; half < 2; ++half) {
+      pairs[half][entry] = static_cast<uint8_t>(indices[4 * entry + 2 * half] |
+                                                indices[4 * entry + 2 * half + 1] << 4);
+    }
+  }
+  return pairs;
+}
+
 constexpr std::array<uint8_t, 4> kIq2Levels = {8, 25, 43, 0};  // index 3 does not occur
 
 constexpr std::string_view kIq3SPacked =
@@ -256,7 +271,6 @@ constexpr std::string_view kIq1Packed =
     "aaaa";
 
 constexpr std::array<uint8_t, 8> kIq3SLevels = {1, 3, 5, 7, 9, 11, 13, 15};
-constexpr std::array<uint8_t, 8> kIq3XxsLevels = {4, 12, 20, 28, 36, 44, 52, 62};
 constexpr std::array<int8_t, 4> kIq1Levels = {-1, 0, 1, 0};  // index 3 does not occur
 
 }  // namespace
@@ -271,6 +285,10 @@ constinit const std::array<uint8_t, 512 * 8> kIq2XsCodebook =
     Unpack<4, 8, 2, uint8_t, 512 * 8>(kIq2XsPacked, kIq2Levels);
 constinit const std::array<uint8_t, 1024 * 8> kIq2SCodebook =
     Unpack<4, 8, 2, uint8_t, 1024 * 8>(kIq2SPacked, kIq2Levels);
+constinit const std::array<std::array<uint8_t, 512>, 2> kIq3SLevelPairs =
+    UnpackLevelPairs<512>(kIq3SPacked);
+constinit const std::array<std::array<uint8_t, 256>, 2> kIq3XxsLevelPairs =
+    UnpackLevelPairs<256>(kIq3XxsPacked);
 constinit const std::array<int8_t, 2048 * 8> kIq1Codebook =
     Unpack<4, 8, 2, int8_t, 2048 * 8>(kIq1Packed, kIq1Levels);
 

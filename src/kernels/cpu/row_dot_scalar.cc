@@ -1,0 +1,157 @@
+// The scalar level: the definition of row_dot.h in plain C++.
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/row_dot.h"
+#include "kernels/quant/half.h"
+
+namespace switchyard::kernels::cpu {
+namespace {
+
+float SumOfLanes(const float* acc, const float* low) {
+  float s[8];
+  for (int l = 0; l < 8; ++l) {
+    s[l] = acc[l] + acc[l + 8];
+    if (low != nullptr) s[l] += low[l] + low[l + 8];
+  }
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+float DotRow(const ExpandedRows& w, int64_t row, const QuantizedRows& x, int64_t x_row,
+             int64_t begin, int64_t end) {
+  const int8_t* values = w.values + row * w.stride + (begin - w.begin);
+  const int64_t first_half = row * (w.stride / 16) + (begin - w.begin) / 16;
+  const int8_t* quants = x.quants + x_row * x.padded_cols + begin;
+  const float* x_scales = x.scales + (x_row * x.padded_cols + begin) / 32;
+  const float* half_sums = x.half_sums + (x_row * x.padded_cols + begin) / 16;
+  float acc[16] = {};
+  float low[16] = {};
+  for (int64_t g = 0; g < (end - begin) / kGroupLength; ++g) {
+    for (int l = 0; l < 8; ++l) {
+      int32_t sum = 0;
+      for (int64_t i = 32 * g + 4 * l; i < 32 * g + 4 * l + 4; ++i) sum += values[i] * quants[i];
+      const float scale = w.scales[first_half + 2 * g + l / 4] * x_scales[g];
+      float& lane = acc[8 * (g % 2) + l];
+      lane = std::fma(static_cast<float>(sum), scale, lane);
+    }
+    if (!w.has_minimum) continue;
+    for (int64_t h = 2 * g; h < 2 * g + 2; ++h) {
+      low[h % 16] = std::fma(w.minima[first_half + h], half_sums[h], low[h % 16]);
+    }
+  }
+  return SumOfLanes(acc, w.has_minimum ? low : nullptr);
+}
+
+void DotExpanded(const ExpandedRows& w, const QuantizedRows& x, const RowSelection& x_rows,
+                 const Segments& segments, const DotOutput& out) {
+  for (int s = 0; s < segments.num_segments; ++s) {
+    for (int64_t b = 0; b < x_rows.count; ++b) {
+      float* out_row = out.data + s * out.segment_stride + b * out.row_stride;
+      for (int64_t r = 0; r < w.num_rows; ++r) {
+        out_row[r] = DotRow(w, r, x, x_rows[b], segments.border[s], segments.border[s + 1]);
+      }
+    }
+  }
+}
+
+struct F32Loader {
+  static constexpr int kBytes = 4;
+  static float Load(const std::byte* bytes) {
+    float value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return value;
+  }
+};
+struct F16Loader {
+  static constexpr int kBytes = 2;
+  static float Load(const std::byte* bytes) {
+    uint16_t value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return HalfToFloat(value);
+  }
+};
+struct BF16Loader {
+  static constexpr int kBytes = 2;
+  static float Load(const std::byte* bytes) {
+    uint16_t value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return BFloat16ToFloat(value);
+  }
+};
+
+template <typename Loader>
+void DotFloat(const StoredRows& w, MatrixView<const float> x, const RowSelection& x_rows,
+              const Segments& segments, const DotOutput& out) {
+  for (int s = 0; s < segments.num_segments; ++s) {
+    const int64_t begin = segments.border[s];
+    const int64_t end = segments.border[s + 1];
+    for (int64_t b = 0; b < x_rows.count; ++b) {
+      const float* x_row = x.row(x_rows[b]);
+      for (int64_t r = 0; r < w.num_rows; ++r) {
+        const std::byte* row = w.data + r * w.row_bytes;
+        float acc[16] = {};
+        for (int64_t c = begin; c < end; ++c) {
+          float& lane = acc[(c - begin) % 16];
+          lane = std::fma(Loader::Load(row + c * Loader::kBytes), x_row[c], lane);
+        }
+        out.data[s * out.segment_stride + b * out.row_stride + r] = SumOfLanes(acc, nullptr);
+      }
+    }
+  }
+}
+
+void QuantizeRow(const float* values, const QuantizedRows& out, int64_t row) {
+  const int64_t base = row * out.padded_cols;
+  for (int64_t k = 0; k < out.padded_cols; k += kGroupLength) {
+    float x[kGroupLength] = {};
+    for (int i = 0; i < kGroupLength && k + i < out.cols; ++i) x[i] = values[k + i];
+    // Bit patterns of magnitudes order like the magnitudes, with NaN above infinity.
+    uint32_t largest = 0;
+    for (const float value : x) {
+      const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7fffffffu;
+      if (magnitude > largest) largest = magnitude;
+    }
+    float scale = std::bit_cast<float>(largest) / 127.0f;
+    float inverse = 0;
+    if (scale < 0x1p-126f) {
+      scale = 0;
+    } else if (std::isfinite(scale)) {
+      inverse = 1.0f / scale;
+    }
+    out.scales[(base + k) / 32] = scale;
+    int32_t sum16[2] = {};
+    for (int l = 0; l < 8; ++l) {
+      int32_t sum = 0;
+      for (int i = 4 * l; i < 4 * l + 4; ++i) {
+        const int quant = inverse == 0 ? 0 : static_cast<int>(std::nearbyint(x[i] * inverse));
+        out.quants[base + k + i] = static_cast<int8_t>(quant);
+        sum += quant;
+      }
+      out.offset_sums[(base + k) / 4 + l] = -128 * sum;
+      sum16[l / 4] += sum;
+    }
+    for (int h = 0; h < 2; ++h) {
+      out.half_sums[(base + k) / 16 + h] = scale * static_cast<float>(sum16[h]);
+    }
+  }
+}
+
+FormatFunctions Format(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return {nullptr, nullptr, DotFloat<F32Loader>};
+    case DType::kF16:
+      return {nullptr, nullptr, DotFloat<F16Loader>};
+    case DType::kBF16:
+      return {nullptr, nullptr, DotFloat<BF16Loader>};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+const LevelFunctions kScalarFunctions = {Format, DotExpanded, QuantizeRow};
+
+}  // namespace switchyard::kernels::cpu
