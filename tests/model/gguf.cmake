@@ -1,4 +1,4 @@
-switchyard_test(gguf_file_test gguf_file_test.cc LABELS cpu
-  DEPS switchyard::model switchyard::testing)
-switchyard_test(gguf_refusal_test gguf_refusal_test.cc LABELS cpu
-  DEPS switchyard::model switchyard::testing)
+foreach(test IN ITEMS gguf_file gguf_refusal model_spec qwen4exp model_summary)
+  switchyard_test(${test}_test ${test}_test.cc LABELS cpu
+    DEPS switchyard::model switchyard::testing)
+endforeach()
