@@ -1,0 +1,301 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/arena.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu_weight.h"
+#include "kernels/cpu/experts.h"
+#include "kernels/cpu/gated_delta_net.h"
+#include "kernels/cpu/mixer.h"
+#include "kernels/cpu/ple.h"
+#include "kernels/cpu/products.h"
+#include "kernels/cpu/qsa.h"
+#include "kernels/cpu/router.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/stage_context.h"
+#include "kernels/cpu/stage_kernels.h"
+#include "kernels/quant/dequantize.h"
+
+namespace switchyard::kernels::cpu {
+namespace {
+
+const StageKernels& KernelsOf(CpuLevel level) {
+  return level == CpuLevel::kScalar ? PortableStageKernels() : Avx2StageKernels();
+}
+
+// Adds the time of a stage to its ledger line.
+class StageTimer {
+ public:
+  explicit StageTimer(LedgerSlot& slot) : slot_(slot), start_(Clock::now()) {}
+  ~StageTimer() { slot_.seconds += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  LedgerSlot& slot_;
+  Clock::time_point start_;
+};
+
+class HostBuffer final : public Buffer {
+ public:
+  HostBuffer(Arena arena, int64_t bytes)
+      : Buffer(arena.Allocate(bytes), bytes), arena_(std::move(arena)) {}
+
+ private:
+  Arena arena_;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const CpuBackendOptions& options)
+      : options_(options), pool_({options.num_threads, options.cpus}) {}
+
+  std::string Describe() const override {
+    return fmt::format("cpu ({}, {} thread{})", CpuLevelName(options_.level), options_.num_threads,
+                       options_.num_threads == 1 ? "" : "s");
+  }
+
+  absl::Status ReserveWeights(int64_t total_bytes) override;
+  absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightSource& source,
+                                                     WeightUse use) override;
+  int64_t resident_weight_bytes() const override { return resident_weight_bytes_; }
+  absl::StatusOr<std::unique_ptr<Buffer>> AllocateBuffer(int64_t bytes,
+                                                         std::string_view what) override;
+  absl::Status Prepare(const StepLimits& limits) override;
+  int64_t num_barriers() const override { return pool_.num_barriers(); }
+
+  void Embed(LedgerSlot& ledger, const Weight& table, absl::Span<const int32_t> token_ids,
+             int num_streams, MatrixView<float> out) override {
+    const StageTimer timer(ledger);
+    const WeightMatrix rows = CpuWeight::From(table).matrix();
+    const int64_t row_bytes = CpuWeight::From(table).row_bytes(), size = rows.cols;
+    ForEach(Context(), out.rows, 4 * out.cols, [&](int64_t row, int) {
+      const int32_t id = token_ids[static_cast<size_t>(row)];
+      SWITCHYARD_DCHECK(id >= 0 && id < rows.rows);
+      float* first = out.row(row);
+      DequantizeRow(rows.dtype, rows.data + id * row_bytes, size, first);
+      for (int s = 1; s < num_streams; ++s) {
+        std::memcpy(first + s * size, first, static_cast<size_t>(size) * sizeof(float));
+      }
+    });
+    ledger.weight_bytes += out.rows * row_bytes;
+  }
+
+  void MatMul(LedgerSlot& ledger, const Weight& w, MatrixView<const float> x,
+              MatrixView<float> y) override {
+    const StageTimer timer(ledger);
+    if (x.rows == 0) return;
+    const Scratch::Frame frame(scratch_);
+    const StageContext context = Context();
+    const ActivationRows rows = Activate(context, x, CpuWeight::From(w).takes_quantized());
+    cpu::MatMul(pool_, options_.level, CpuWeight::From(w).matrix(), rows, y, context.matmul);
+    ledger.weight_bytes += CpuWeight::From(w).slab_bytes();
+  }
+
+  void MatMulSharded(LedgerSlot& ledger, const Weight& w, const ShardBorders& borders,
+                     MatrixView<const float> x, MatrixView<float> y) override {
+    const StageTimer timer(ledger);
+    if (x.rows == 0) return;
+    const Scratch::Frame frame(scratch_);
+    const StageContext context = Context();
+    const ActivationRows rows = Activate(context, x, CpuWeight::From(w).takes_quantized());
+    cpu::MatMulSharded(pool_, options_.level, CpuWeight::From(w).matrix(), borders.border, rows, y,
+                       context.matmul);
+    ledger.weight_bytes += CpuWeight::From(w).slab_bytes();
+  }
+
+  void HcMix(LedgerSlot& ledger, const MixerWeights& w, MatrixView<const float> h,
+             MatrixView<float> u, MatrixView<float> inject) override {
+    const StageTimer timer(ledger);
+    if (h.rows == 0) return;
+    ledger.weight_bytes += cpu::HcMix(Context(), w, h, u, inject);
+  }
+
+  void HcCombine(LedgerSlot& ledger, MatrixView<const float> inject, MatrixView<const float> y,
+                 MatrixView<float> h) override {
+    const StageTimer timer(ledger);
+    cpu::HcCombine(Context(), inject, y, h);
+  }
+
+  void Ple(LedgerSlot& ledger, const PleWeights& w, const PleShape& shape,
+           absl::Span<const ConvSequence> sequences, MatrixView<const float> e,
+           MatrixView<float> h) override {
+    const StageTimer timer(ledger);
+    if (h.rows == 0) return;
+    ledger.weight_bytes += cpu::Ple(Context(), w, shape, sequences, e, h);
+  }
+
+  void GatedDeltaNet(LedgerSlot& ledger, const DeltaNetWeights& w, const DeltaNetShape& shape,
+                     absl::Span<const DeltaNetSequence> sequences, MatrixView<const float> u,
+                     MatrixView<float> y) override {
+    const StageTimer timer(ledger);
+    if (u.rows == 0) return;
+    ledger.weight_bytes += cpu::GatedDeltaNet(Context(), w, shape, sequences, u, y);
+  }
+
+  void AttentionQkv(LedgerSlot& ledger, const AttentionWeights& w, const AttentionShape& shape,
+                    const KvLayer& cache, absl::Span<const AttentionSequence> sequences,
+                    MatrixView<const float> u, const AttentionInputs& out) override {
+    const StageTimer timer(ledger);
+    if (u.rows == 0) return;
+    ledger.weight_bytes += cpu::AttentionQkv(Context(), rope_, w, shape, cache, sequences, u, out);
+  }
+
+  void QsaSelect(LedgerSlot& ledger, const AttentionShape& shape, const KvLayer& cache,
+                 absl::Span<const AttentionSequence> sequences, MatrixView<const float> index_query,
+                 const QsaSelection& selection) override {
+    const StageTimer timer(ledger);
+    if (index_query.rows == 0) return;
+    cpu::QsaSelect(Context(), shape, cache, sequences, index_query, selection);
+  }
+
+  void Attention(LedgerSlot& ledger, const AttentionShape& shape, const KvLayer& cache,
+                 absl::Span<const AttentionSequence> sequences, const AttentionInputs& inputs,
+                 const QsaSelection& selection, MatrixView<float> out) override {
+    const StageTimer timer(ledger);
+    if (out.rows == 0) return;
+    cpu::Attention(Context(), shape, cache, sequences, inputs, selection, out);
+  }
+
+  void Router(LedgerSlot& ledger, const Weight& router, MatrixView<const float> u,
+              MatrixView<int32_t> experts, MatrixView<float> weights) override {
+    const StageTimer timer(ledger);
+    if (u.rows == 0) return;
+    ledger.weight_bytes += cpu::Router(Context(), router, u, experts, weights);
+  }
+
+  void Experts(LedgerSlot& ledger, const MoeWeights& w, MatrixView<const float> u,
+               MatrixView<const int32_t> experts, MatrixView<const float> weights,
+               MatrixView<float> y) override {
+    const StageTimer timer(ledger);
+    if (u.rows == 0) return;
+    ledger.weight_bytes += cpu::Experts(Context(), w, u, experts, weights, y);
+  }
+
+  void GatherRows(LedgerSlot& ledger, MatrixView<const float> in, absl::Span<const int32_t> rows,
+                  MatrixView<float> out) override {
+    const StageTimer timer(ledger);
+    for (int64_t i = 0; i < out.rows; ++i) {
+      std::memcpy(out.row(i), in.row(rows[static_cast<size_t>(i)]),
+                  static_cast<size_t>(out.cols) * sizeof(float));
+    }
+  }
+
+  void Upload(LedgerSlot& ledger, const void* source, int64_t bytes, void* target) override {
+    const StageTimer timer(ledger);
+    if (bytes > 0) std::memcpy(target, source, static_cast<size_t>(bytes));
+  }
+
+  void Download(LedgerSlot& ledger, const void* source, int64_t bytes, void* target) override {
+    Upload(ledger, source, bytes, target);
+  }
+
+ private:
+  StageContext Context() {
+    return {pool_, options_.level, KernelsOf(options_.level), scratch_, absl::MakeSpan(matmul_)};
+  }
+
+  const CpuBackendOptions options_;
+  ThreadPool pool_;
+  std::optional<Arena> weights_;
+  int64_t resident_weight_bytes_ = 0;
+  Scratch scratch_;
+  std::vector<MatMulScratch> matmul_;  // one a thread
+  RopeCache rope_;
+};
+
+absl::Status CpuBackend::ReserveWeights(int64_t total_bytes) {
+  if (weights_.has_value()) return FailedPrecondition("memory for weights is reserved already");
+  // Each tensor is padded, and small ones become floats: an eighth and some MiB are ample. What is
+  // not used is never touched and takes no memory.
+  const int64_t slack = total_bytes / 8 + (int64_t{8} << 20);
+  SWITCHYARD_RETURN_IF_ERROR(
+      Arena::Create(total_bytes, {.huge_pages = false, .require_available = true}).status());
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      Arena arena, Arena::Create(total_bytes + slack,
+                                 {.huge_pages = options_.huge_pages, .require_available = false}));
+  weights_ = std::move(arena);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Weight>> CpuBackend::LoadWeight(const WeightSource& source,
+                                                               WeightUse use) {
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      std::unique_ptr<CpuWeight> weight,
+      CpuWeight::Load(source, use, weights_.has_value() ? &*weights_ : nullptr));
+  resident_weight_bytes_ += weight->resident_bytes();
+  return weight;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::AllocateBuffer(int64_t bytes,
+                                                                   std::string_view what) {
+  absl::StatusOr<Arena> arena =
+      Arena::Create(bytes, {.huge_pages = false, .require_available = false});
+  if (!arena.ok()) return WithContext(arena.status(), what);
+  return std::make_unique<HostBuffer>(std::move(arena).value(), bytes);
+}
+
+absl::Status CpuBackend::Prepare(const StepLimits& limits) {
+  if (limits.delta_head_dim % 8 != 0 || limits.head_dim % 8 != 0 ||
+      limits.index_head_dim % 8 != 0) {
+    return Unimplemented(
+        "head sizes must be multiples of 8: delta net {}, attention {}, indexer {}",
+        limits.delta_head_dim, limits.head_dim, limits.index_head_dim);
+  }
+  const int num_threads = options_.num_threads;
+  const int64_t wide = limits.num_streams * limits.hidden_size;
+  const int64_t max_cols = std::max(
+      {wide, limits.max_inner_size, limits.ple_row_size, limits.expert_hidden_size,
+       limits.shared_expert_hidden_size, limits.hc_low_rank,
+       limits.num_value_heads * limits.delta_head_dim, limits.num_heads * limits.head_dim});
+  Scratch scratch;
+  MeasureHcMix(scratch, num_threads, limits);
+  MeasurePle(scratch, num_threads, limits);
+  MeasureGatedDeltaNet(scratch, num_threads, limits);
+  MeasureAttentionQkv(scratch, num_threads, limits);
+  MeasureQsaSelect(scratch, num_threads, limits);
+  MeasureAttention(scratch, num_threads, limits);
+  MeasureRouter(scratch, limits);
+  MeasureExperts(scratch, num_threads, limits);
+  {
+    const Scratch::Frame frame(scratch);  // MatMul() and MatMulSharded()
+    TakeActivations(scratch, limits.max_rows, max_cols, true);
+  }
+  SWITCHYARD_RETURN_IF_ERROR(scratch.Reserve());
+  scratch_ = std::move(scratch);
+  matmul_.clear();
+  for (int thread = 0; thread < num_threads; ++thread) matmul_.emplace_back(max_cols);
+  rope_.Prepare(limits.max_rows, limits.head_dim);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options) {
+  if (options.num_threads < 1) {
+    return InvalidArgument("the cpu backend needs at least one thread, got: {}",
+                           options.num_threads);
+  }
+  if (!options.cpus.empty() && static_cast<int>(options.cpus.size()) != options.num_threads) {
+    return InvalidArgument("CPU list has another length than the pool: {}, threads: {}",
+                           options.cpus.size(), options.num_threads);
+  }
+  if (options.level > DetectCpuLevel()) {
+    return FailedPrecondition("this machine does not run level: {}, highest: {}",
+                              CpuLevelName(options.level), CpuLevelName(DetectCpuLevel()));
+  }
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace switchyard::kernels::cpu

@@ -1,0 +1,28 @@
+// The forward pass on CPU cores: vectorised, on a pool of an explicit number of threads.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_features.h"
+
+namespace switchyard::kernels::cpu {
+
+struct CpuBackendOptions {
+  int num_threads = 1;    // the step thread included
+  std::vector<int> cpus;  // CPU of each thread; empty = not pinned. Entry 0, the step thread's, is
+                          // left to its owner.
+  CpuLevel level = DetectCpuLevel();
+  bool huge_pages = false;  // ask for 2 MiB pages for the weights
+};
+
+// Makes a backend. Results are the same bits for every number of threads and every level.
+//
+// Errors: kInvalidArgument (no thread, or a CPU list of another length), kFailedPrecondition (this
+// machine does not run the level).
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
+
+}  // namespace switchyard::kernels::cpu

@@ -1,0 +1,34 @@
+// exp, sigmoid and SiLU on eight floats. Level code: see simd.h.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE {
+
+// e^x; 0 below -87.3 (where the result would leave the normal range), 3.3e38 from 88.7 on.
+// Relative error below 2^-22: after x = n ln 2 + r with |r| <= ln 2 / 2 and ln 2 in two parts, the
+// Taylor polynomial of degree 7 is off by at most r^8 / 8! = 5e-9, the rest is rounding.
+SWITCHYARD_SIMD_INLINE F8 Exp(F8 x) {
+  const F8 low = Set(-87.3f);
+  const F8 clamped = Min(Max(x, low), Set(88.7f));
+  const F8 n = Round(clamped * Set(1.44269504f));
+  F8 r = NegMulAdd(n, Set(0x1.62e4p-1f), clamped);  // 15 bits: n times it is exact
+  r = NegMulAdd(n, Set(1.42860677e-6f), r);         // ln 2 - 0x1.62e4p-1
+  F8 p = Set(1.0f / 5040);
+  p = MulAdd(p, r, Set(1.0f / 720));
+  p = MulAdd(p, r, Set(1.0f / 120));
+  p = MulAdd(p, r, Set(1.0f / 24));
+  p = MulAdd(p, r, Set(1.0f / 6));
+  p = MulAdd(p, r, Set(0.5f));
+  p = MulAdd(p, r, Set(1.0f));
+  p = MulAdd(p, r, Set(1.0f));
+  // n reaches 128 only with r < 0: halve the exponent so that the power itself stays finite.
+  const F8 half = Round(n * Set(0.5f));
+  return ZeroUnlessGe(x, low, (p * PowerOfTwo(half)) * PowerOfTwo(n - half));
+}
+
+SWITCHYARD_SIMD_INLINE F8 Sigmoid(F8 x) { return Set(1.0f) / (Set(1.0f) + Exp(Zero() - x)); }
+
+SWITCHYARD_SIMD_INLINE F8 Silu(F8 x) { return x * Sigmoid(x); }
+
+}  // namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE
