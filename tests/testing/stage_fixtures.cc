@@ -318,7 +318,7 @@ Loaded<kernels::MoeWeights> Load(kernels::Backend& backend, const LayerSizes&,
 }
 
 FloatRows RandomRows(Random& random, int64_t rows, int64_t cols, double deviation) {
-  return FloatRows(cols, random.Normals(rows * cols, deviation));
+  return FloatRows::Of(cols, random.Normals(rows * cols, deviation));
 }
 
 // ---- states of sequences
@@ -422,6 +422,25 @@ std::vector<Window> RandomWindows(Random& random, int num_rows) {
     windows.push_back(window);
   }
   return windows;
+}
+
+FloatRows RunWindows(
+    const std::vector<Window>& windows, const FloatRows& input, Random& random,
+    const std::function<FloatRows(const kernels::SequenceRows&, const FloatRows&)>& step) {
+  SequenceCursor cursor;
+  std::vector<float> kept;
+  for (const Window& window : windows) {
+    FloatRows rows = RandomRows(random, window.num_rows, input.cols);
+    const int num_kept = window.num_committed + window.num_accepted;
+    std::copy_n(input.values.begin() + cursor.position() * input.cols, num_kept * input.cols,
+                rows.values.begin());
+    const FloatRows out = step(cursor.Next(0, window.num_rows, window.num_committed), rows);
+    cursor.Accept(window.num_accepted);
+    kept.insert(kept.end(), out.values.begin(), out.values.begin() + num_kept * out.cols);
+  }
+  SWITCHYARD_CHECK(cursor.position() == input.rows());
+  const FloatRows none = step(cursor.Next(0, 0), FloatRows(0, input.cols));
+  return FloatRows::Of(none.cols, std::move(kept));
 }
 
 }  // namespace switchyard::fixtures

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -122,7 +123,12 @@ Loaded<kernels::MoeWeights> Load(kernels::Backend& backend, const LayerSizes& si
 template <typename T>
 struct Rows {
   Rows(int64_t rows, int64_t cols) : cols(cols), values(static_cast<size_t>(rows * cols)) {}
-  Rows(int64_t cols, std::vector<T> values) : cols(cols), values(std::move(values)) {}
+  // Not a constructor: {} and {1} would make one of sizes.
+  static Rows Of(int64_t cols, std::vector<T> values) {
+    Rows rows(0, cols);
+    rows.values = std::move(values);
+    return rows;
+  }
   int64_t rows() const { return static_cast<int64_t>(values.size()) / cols; }
   MatrixView<T> view() { return {values.data(), rows(), cols}; }
   MatrixView<const T> view() const { return {values.data(), rows(), cols}; }
@@ -206,5 +212,11 @@ struct Window {
 // Windows of 1 to kMaxProvisionalRows + 1 rows that together keep `num_rows` rows: every number of
 // committed and accepted rows occurs, nothing accepted and everything accepted often.
 std::vector<Window> RandomWindows(Random& random, int num_rows);
+
+// Feeds the rows of `input` to step() in these windows, with noise as the rejected rows, and
+// returns what came out for the kept ones. A last step without rows replays what is still pending.
+FloatRows RunWindows(
+    const std::vector<Window>& windows, const FloatRows& input, Random& random,
+    const std::function<FloatRows(const kernels::SequenceRows&, const FloatRows&)>& step);
 
 }  // namespace switchyard::fixtures

@@ -25,10 +25,6 @@
 namespace switchyard::kernels::reference {
 namespace {
 
-// Matrices are decoded at load while all decoded values together take at most this much: small
-// models run without decoding in a step, and large ones do not grow fourfold.
-constexpr int64_t kMaxDecodedBytes = int64_t{1} << 30;
-
 class ArenaBuffer final : public Buffer {
  public:
   ArenaBuffer(Arena arena, std::byte* data, int64_t bytes)
@@ -66,6 +62,8 @@ int64_t MatMulStageWorkspaceBytes(const StepLimits& limits) {
 
 class ReferenceBackend final : public Backend {
  public:
+  explicit ReferenceBackend(const ReferenceOptions& options) : options_(options) {}
+
   std::string Describe() const override { return "reference"; }
 
   absl::Status ReserveWeights(int64_t total_bytes) override {
@@ -82,7 +80,7 @@ class ReferenceBackend final : public Backend {
     const int64_t decoded_bytes = source.view.num_slabs * source.view.rows * source.view.cols *
                                   static_cast<int64_t>(sizeof(float));
     const bool decode = use == WeightUse::kVector || source.view.dtype == DType::kF32 ||
-                        decoded_bytes <= kMaxDecodedBytes - decoded_bytes_;
+                        decoded_bytes <= options_.max_decoded_bytes - decoded_bytes_;
     SWITCHYARD_ASSIGN_OR_RETURN(std::unique_ptr<ReferenceWeight> weight,
                                 ReferenceWeight::Read(source, decode));
     resident_weight_bytes_ += weight->resident_bytes();
@@ -225,6 +223,7 @@ class ReferenceBackend final : public Backend {
     if (bytes > 0) std::memcpy(target, source, static_cast<size_t>(bytes));
   }
 
+  ReferenceOptions options_;
   Workspace workspace_;
   int64_t resident_weight_bytes_ = 0;
   int64_t decoded_bytes_ = 0;  // of matrices that are smaller in the file
@@ -232,6 +231,8 @@ class ReferenceBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> CreateReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
+std::unique_ptr<Backend> CreateReferenceBackend(const ReferenceOptions& options) {
+  return std::make_unique<ReferenceBackend>(options);
+}
 
 }  // namespace switchyard::kernels::reference
