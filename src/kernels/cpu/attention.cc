@@ -102,7 +102,7 @@ void Attention(const StageContext& context, const AttentionShape& shape, const K
     KeyRun* runs = buffers.runs.row(thread);
     RunList list(cache, layout, sequence, static_cast<int>(kv_head), runs);
     const int32_t count =
-        selection.blocks.rows == 0 ? -1 : selection.counts[static_cast<size_t>(row)];
+        selection.counts.empty() ? -1 : selection.counts[static_cast<size_t>(row)];
     if (count < 0) {
       list.Add(0, end);
     } else {

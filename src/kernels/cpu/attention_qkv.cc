@@ -57,7 +57,7 @@ class RowTask {
     if (shape_.qsa_ratio == 0) return;
     float* query = out_.index_query.row(row);
     for (int a = 0; a < shape_.num_index_heads; ++a, query += shape_.index_head_dim) {
-      Normalize(query, *w_.index_query_norm, shape_.index_head_dim, query);
+      Normalize(query, w_.index_query_norm, shape_.index_head_dim, query);
       Rotate(angles, query);
     }
     if ((position + 1) % shape_.qsa_ratio == 0) {
@@ -66,8 +66,13 @@ class RowTask {
   }
 
  private:
-  void Normalize(const float* x, const Weight& norm, int64_t dim, float* to) const {
-    kernels_.rms_norm(x, CpuWeight::From(norm).values(), dim, shape_.rms_epsilon, to);
+  // Some models do without norms; then `x` is copied.
+  void Normalize(const float* x, const Weight* norm, int64_t dim, float* to) const {
+    if (norm == nullptr) {
+      if (x != to) std::memcpy(to, x, static_cast<size_t>(dim) * sizeof(float));
+      return;
+    }
+    kernels_.rms_norm(x, CpuWeight::From(*norm).values(), dim, shape_.rms_epsilon, to);
   }
   void Rotate(const RopeCache::Angles& angles, float* x) const {
     kernels_.rotate(angles.cosines, angles.sines, shape_.num_rotary_dims / 2, x);
@@ -79,7 +84,7 @@ class RowTask {
     for (int64_t head = 0; head < shape_.num_heads; ++head) {
       const float* from = (shape_.output_gate ? buffers_.query : out_.query).row(row);
       float* query = out_.query.row(row) + head * dim;
-      Normalize(from + head * stride, *w_.query_norm, dim, query);
+      Normalize(from + head * stride, w_.query_norm, dim, query);
       Rotate(angles, query);
       if (!shape_.output_gate) continue;
       std::memcpy(out_.gate.row(row) + head * dim, from + head * stride + dim,
@@ -92,7 +97,7 @@ class RowTask {
     const int64_t dim = shape_.head_dim;
     for (int head = 0; head < shape_.num_kv_heads; ++head) {
       float* key = buffers_.key.row(row) + head * dim;
-      Normalize(key, *w_.key_norm, dim, key);
+      Normalize(key, w_.key_norm, dim, key);
       Rotate(angles, key);
       const int64_t offset = layout_.Row(sequence, head, position);
       kernels_.store_kv(cache_.type, key, dim, cache_.keys + offset);
@@ -115,7 +120,7 @@ class RowTask {
       kernels_.add_scaled(1.0f, raw, dim, mean);
     }
     kernels_.scale(1.0f / static_cast<float>(shape_.qsa_ratio), mean, dim, mean);
-    Normalize(mean, *w_.index_key_norm, dim, mean);
+    Normalize(mean, w_.index_key_norm, dim, mean);
     float* cosines = buffers_.angles.row(thread);
     float* sines = cosines + shape_.num_rotary_dims / 2;
     rope_.ComputeAngles(first, cosines, sines);

@@ -12,9 +12,9 @@
 namespace switchyard::kernels::cpu {
 
 struct CpuBackendOptions {
-  int num_threads = 1;    // the step thread included
-  std::vector<int> cpus;  // CPU of each thread; empty = not pinned. Entry 0, the step thread's, is
-                          // left to its owner.
+  int num_threads = 1;  // the step thread included
+  // CPU of each thread; empty = not pinned. Entry 0, the step thread's, is left to its owner.
+  std::vector<int> cpus{};
   CpuLevel level = DetectCpuLevel();
   bool huge_pages = false;  // ask for 2 MiB pages for the weights
 };

@@ -178,6 +178,10 @@ class ExpertsTile {
   }
 
   void SharedWeights() {
+    if (w_.shared_gate_input == nullptr) {
+      std::fill_n(buffers_.shared_weight, num_tokens_, 1.0f);
+      return;
+    }
     const float* gate = CpuWeight::From(*w_.shared_gate_input).values();
     for (int64_t t = 0; t < num_tokens_; ++t) {
       const float logit = context_.kernels.dot(gate, u_.values.row(t), u_.values.cols);

@@ -1,0 +1,213 @@
+// The cpu backend as an object: making it, loading, lookups, products, the ledger.
+#include "kernels/cpu/cpu_backend.h"
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "kernels/cpu_step_driver.h"
+#include "kernels/quant/dequantize.h"
+#include "testing/stage_fixtures.h"
+
+namespace switchyard::kernels::cpu {
+namespace {
+
+using fixtures::FloatRows;
+using fixtures::LayerSizes;
+using fixtures::Random;
+using fixtures::RandomRows;
+using fixtures::TensorData;
+using testing::HasSubstr;
+
+TEST(CpuBackendTest, SaysWhatItIs) {
+  auto backend = CreateCpuBackend({.num_threads = 2, .cpus = {}, .level = CpuLevel::kScalar});
+  ASSERT_TRUE(backend.ok());
+  EXPECT_EQ(backend.value()->Describe(), "cpu (scalar, 2 threads)");
+}
+
+TEST(CpuBackendTest, RefusesOptionsThatCannotBe) {
+  const auto no_thread = CreateCpuBackend({.num_threads = 0});
+  EXPECT_EQ(no_thread.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(Message(no_thread.status())), HasSubstr("got: 0"));
+  const auto short_list = CreateCpuBackend({.num_threads = 2, .cpus = {0}});
+  EXPECT_EQ(short_list.status().code(), absl::StatusCode::kInvalidArgument);
+  if (DetectCpuLevel() < CpuLevel::kAvx512Vnni) {
+    const auto level = CreateCpuBackend({.level = CpuLevel::kAvx512Vnni});
+    EXPECT_EQ(level.status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(CpuBackendTest, RefusesHeadSizesWithoutKernel) {
+  LayerSizes sizes;
+  sizes.delta_head_dim = 20;
+  auto backend = CreateCpuBackend({});
+  ASSERT_TRUE(backend.ok());
+  const absl::Status status = backend.value()->Prepare(sizes.limits(8, 1, 64));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(Message(status)), HasSubstr("20"));
+}
+
+TEST(CpuBackendTest, PassesOnWhatReadingReports) {
+  auto backend = MakeCpuBackend({});
+  WeightSource source;
+  source.name = "w";
+  source.view = {nullptr, DType::kF32, 1, 4, 8};
+  source.read = [](int64_t, int64_t, std::byte*) { return DataLoss("file is truncated"); };
+  for (const WeightUse use : {WeightUse::kMatrix, WeightUse::kVector}) {
+    const auto weight = backend->LoadWeight(source, use);
+    EXPECT_EQ(weight.status().code(), absl::StatusCode::kDataLoss);
+  }
+  EXPECT_EQ(backend->resident_weight_bytes(), 0);
+}
+
+TEST(CpuBackendTest, KeepsWeightsOnceInFileLayout) {
+  Random random(1);
+  const TensorData matrix =
+      fixtures::Encode("m", random.Normals(3 * 40 * 64), 3, 40, 64, DType::kQ8_0);
+  const TensorData vector = fixtures::Encode("v", random.Normals(64), 1, 1, 64, DType::kF16);
+  auto backend = MakeCpuBackend({});
+  ASSERT_TRUE(backend->ReserveWeights(static_cast<int64_t>(matrix.bytes.size())).ok());
+  const auto m = fixtures::Load(*backend, matrix, WeightUse::kMatrix);
+  EXPECT_EQ(m->resident_bytes(), static_cast<int64_t>(matrix.bytes.size()));
+  EXPECT_EQ(m->dtype(), DType::kQ8_0);
+  const auto v = fixtures::Load(*backend, vector, WeightUse::kVector);
+  EXPECT_EQ(v->resident_bytes(), 64 * 4);  // floats in memory
+  EXPECT_EQ(backend->resident_weight_bytes(), m->resident_bytes() + v->resident_bytes());
+  EXPECT_EQ(backend->ReserveWeights(1).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CpuBackendTest, LooksUpRowsForAllStreams) {
+  Random random(2);
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kQ8_0}) {
+    const TensorData table = fixtures::Encode("t", random.Normals(10 * 64), 1, 10, 64, type);
+    const std::vector<float> values = fixtures::Decode(table);
+    auto backend = MakeCpuBackend({});
+    const auto weight = fixtures::Load(*backend, table, WeightUse::kRowTable);
+    const std::vector<int32_t> ids = {9, 0, 3, 3};
+    FloatRows out(4, 3 * 64);
+    LedgerSlot ledger;
+    backend->Embed(ledger, *weight, ids, 3, out.view());
+    EXPECT_EQ(ledger.weight_bytes, 4 * RowBytes(type, 64));
+    for (size_t row = 0; row < ids.size(); ++row) {
+      for (int s = 0; s < 3; ++s) {
+        const std::vector<float> got(
+            out.values.begin() + static_cast<int64_t>(row) * 192 + s * 64,
+            out.values.begin() + static_cast<int64_t>(row) * 192 + s * 64 + 64);
+        const std::vector<float> expected(values.begin() + ids[row] * 64,
+                                          values.begin() + ids[row] * 64 + 64);
+        EXPECT_EQ(got, expected);
+      }
+    }
+  }
+}
+
+TEST(CpuBackendTest, ProductsAreTheSameBitsForOneRowAndManyOnEveryMachine) {
+  LayerSizes sizes;
+  sizes.hidden_size = 320;
+  Random random(3);
+  const FloatRows x = RandomRows(random, 70, 320);
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    const TensorData w = fixtures::Encode("w", random.Normals(100 * 320), 1, 100, 320, type);
+    std::vector<float> expected, expected_sharded;
+    for (const Machine machine : AllMachines()) {
+      auto backend = MakeCpuBackend(sizes.limits(70, 1, 128), machine.num_threads, machine.level);
+      const auto weight = fixtures::Load(*backend, w, WeightUse::kMatrix);
+      FloatRows y(70, 100), sharded(70, 100), one(1, 100);
+      LedgerSlot ledger;
+      backend->MatMul(ledger, *weight, x.view(), y.view());
+      EXPECT_EQ(ledger.weight_bytes, weight->resident_bytes());
+      EXPECT_GT(ledger.seconds, 0);
+      backend->MatMulSharded(ledger, *weight, fixtures::Shards(320, 32), x.view(), sharded.view());
+      if (expected.empty()) {
+        expected = y.values;
+        expected_sharded = sharded.values;
+      }
+      EXPECT_EQ(y.values, expected);
+      EXPECT_EQ(sharded.values, expected_sharded);
+      for (const int64_t row : {0, 69}) {
+        backend->MatMul(ledger, *weight, x.view().Rows(row, 1), one.view());
+        EXPECT_EQ(one.values, y.Row(row));
+        backend->MatMulSharded(ledger, *weight, fixtures::Shards(320, 32), x.view().Rows(row, 1),
+                               one.view());
+        EXPECT_EQ(one.values, sharded.Row(row));
+      }
+    }
+  }
+}
+
+TEST(CpuBackendTest, StagesWithoutRowsDoNothing) {
+  LayerSizes sizes;
+  Random random(4);
+  auto backend = MakeCpuBackend(sizes.limits(8, 1, 64), 2);
+  const auto mixer = fixtures::Load(*backend, sizes, RandomMixer(random, sizes));
+  const auto delta = fixtures::Load(*backend, sizes, RandomDeltaNet(random, sizes));
+  const auto moe = fixtures::Load(*backend, sizes, RandomMoe(random, sizes));
+  LedgerSlot ledger;
+  const int64_t barriers = backend->num_barriers();
+  backend->HcMix(ledger, mixer.weights, {}, {}, {});
+  backend->HcCombine(ledger, {}, {}, {});
+  backend->GatedDeltaNet(ledger, delta.weights, sizes.delta_shape(), {}, {}, {});
+  backend->Experts(ledger, moe.weights, {}, {}, {}, {});
+  backend->GatherRows(ledger, {}, {}, {});
+  backend->Upload(ledger, nullptr, 0, nullptr);
+  EXPECT_EQ(ledger.weight_bytes, 0);
+  EXPECT_EQ(backend->num_barriers(), barriers);
+}
+
+TEST(CpuBackendTest, CopiesRowsAndBytes) {
+  auto backend = MakeCpuBackend({});
+  const FloatRows in = FloatRows::Of(2, {1, 2, 3, 4, 5, 6});
+  FloatRows out(2, 2);
+  LedgerSlot ledger;
+  backend->GatherRows(ledger, in.view(), std::vector<int32_t>{2, 0}, out.view());
+  EXPECT_EQ(out.values, (std::vector<float>{5, 6, 1, 2}));
+  auto buffer = backend->AllocateBuffer(1000, "test");
+  ASSERT_TRUE(buffer.ok());
+  EXPECT_EQ(buffer.value()->bytes(), 1000);
+  EXPECT_EQ(buffer.value()->data()[999], std::byte{0});
+  backend->Upload(ledger, in.values.data(), 24, buffer.value()->data());
+  std::vector<float> back(6);
+  backend->Download(ledger, buffer.value()->data(), 24, back.data());
+  EXPECT_EQ(back, in.values);
+}
+
+// A decode step may fork and join at most five times for each half of a layer.
+TEST(CpuBackendTest, DecodeKeepsToItsBudgetOfBarriers) {
+  LayerSizes sizes;
+  sizes.hidden_size = 256;
+  Random random(5);
+  auto backend = MakeCpuBackend(sizes.limits(8, 1, 64), 2);
+  const auto mixer = fixtures::Load(*backend, sizes, RandomMixer(random, sizes));
+  const auto delta = fixtures::Load(*backend, sizes, RandomDeltaNet(random, sizes));
+  const auto moe_tensors = RandomMoe(random, sizes);
+  const auto moe = fixtures::Load(*backend, sizes, moe_tensors);
+  const auto router = fixtures::Load(*backend, moe_tensors.router, WeightUse::kMatrix);
+  fixtures::DeltaNetState state(sizes);
+  fixtures::SequenceCursor cursor;
+  const FloatRows wide = RandomRows(random, 1, 4 * 256);
+  FloatRows h = wide, u(1, 256), y(1, 256), inject(1, 4), weights(1, sizes.top_k);
+  fixtures::Rows<int32_t> experts(1, sizes.top_k);
+  LedgerSlot ledger;
+
+  int64_t before = backend->num_barriers();
+  const DeltaNetSequence sequence = state.Sequence(cursor.Next(0, 1));
+  backend->HcMix(ledger, mixer.weights, h.view(), u.view(), inject.view());
+  backend->GatedDeltaNet(ledger, delta.weights, sizes.delta_shape(),
+                         absl::MakeConstSpan(&sequence, 1), u.view(), y.view());
+  backend->HcCombine(ledger, inject.view(), y.view(), h.view());
+  EXPECT_LE(backend->num_barriers() - before, 5);
+
+  before = backend->num_barriers();
+  backend->HcMix(ledger, mixer.weights, h.view(), u.view(), inject.view());
+  backend->Router(ledger, *router, u.view(), experts.view(), weights.view());
+  backend->Experts(ledger, moe.weights, u.view(), experts.view(), weights.view(), y.view());
+  backend->HcCombine(ledger, inject.view(), y.view(), h.view());
+  EXPECT_LE(backend->num_barriers() - before, 5);
+}
+
+}  // namespace
+}  // namespace switchyard::kernels::cpu
