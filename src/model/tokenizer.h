@@ -45,8 +45,8 @@ class Tokenizer {
   // Errors: UNIMPLEMENTED (unknown pre-tokenizer; the message names the known ones), DATA_LOSS (no
   // tokens, another number of types than tokens, unknown type, token longer than 1 MiB, byte token
   // that is not <0x00> to <0xFF>, a byte without a token, merge that is not two tokens with a token
-  // as result or that makes a control token, special id outside the vocabulary, add_bos without
-  // such an id).
+  // as result, all of them for text, special id outside the vocabulary, add_bos without such an
+  // id).
   static absl::StatusOr<Tokenizer> Create(const TokenizerData& data);
 
   // Encodes spans that follow each other. Adds no token of its own (see add_bos()).

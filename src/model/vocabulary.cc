@@ -61,14 +61,27 @@ absl::StatusOr<std::string> TokenBytes(const std::string& text, TokenType type, 
   return text;
 }
 
-bool IsUnused(const TokenizerData& data, size_t token_id) {
-  return !data.token_types.empty() &&
-         data.token_types[token_id] == static_cast<int32_t>(TokenType::kUnused);
+TokenType TypeOf(const TokenizerData& data, size_t token_id) {
+  if (data.token_types.empty()) return TokenType::kNormal;
+  return static_cast<TokenType>(data.token_types[token_id]);
 }
 
-bool IsControl(const TokenizerData& data, size_t token_id) {
-  return !data.token_types.empty() &&
-         data.token_types[token_id] == static_cast<int32_t>(TokenType::kControl);
+// Whether merging bytes may end in this token. Never in a control token: what a user writes could
+// end the user's message. In a user-defined one only if its literal text reads the same in the
+// alphabet; tokens of other types do not stand for the bytes that their text spells.
+bool MayComeFromBytes(const TokenizerData& data, size_t token_id) {
+  switch (TypeOf(data, token_id)) {
+    case TokenType::kNormal:
+    case TokenType::kUnused:
+      return true;
+    case TokenType::kUserDefined:
+      return DecodeByteAlphabet(data.tokens[token_id]) == data.tokens[token_id];
+    case TokenType::kUnknown:
+    case TokenType::kControl:
+    case TokenType::kByte:
+      break;
+  }
+  return false;
 }
 
 // Of tokens with the same text the lowest id counts, unused ones only if there is no other: padding
@@ -78,7 +91,9 @@ TokenIds MakeTokenIds(const TokenizerData& data) {
   ids.reserve(data.tokens.size());
   for (const bool unused : {false, true}) {
     for (size_t id = 0; id < data.tokens.size(); ++id) {
-      if (IsUnused(data, id) == unused) ids.try_emplace(data.tokens[id], static_cast<uint32_t>(id));
+      if ((TypeOf(data, id) == TokenType::kUnused) != unused || !MayComeFromBytes(data, id))
+        continue;
+      ids.try_emplace(data.tokens[id], static_cast<uint32_t>(id));
     }
   }
   return ids;
@@ -98,8 +113,8 @@ absl::StatusOr<std::array<uint32_t, 256>> FindByteTokens(const TokenIds& ids) {
 absl::StatusOr<uint32_t> FindMergeToken(const TokenIds& ids, std::string_view text, size_t rank) {
   const auto it = ids.find(ToAbsl(text));
   if (it != ids.end()) return it->second;
-  return DataLoss("merge names a token that is not in the vocabulary, rank: {}, token: '{}'", rank,
-                  Printable(text));
+  return DataLoss("merge needs a token that is missing or not for text, rank: {}, token: '{}'",
+                  rank, Printable(text));
 }
 
 absl::StatusOr<BpeMerge> ParseMerge(const TokenizerData& data, const TokenIds& ids, size_t rank) {
@@ -118,10 +133,6 @@ absl::StatusOr<BpeMerge> ParseMerge(const TokenizerData& data, const TokenIds& i
   SWITCHYARD_ASSIGN_OR_RETURN(merge.right, FindMergeToken(ids, right, rank));
   const std::string result = std::string(left).append(right);
   SWITCHYARD_ASSIGN_OR_RETURN(merge.result, FindMergeToken(ids, result, rank));
-  if (IsControl(data, merge.result)) {
-    // Plain text would become a control token: what a user writes could end the user's message.
-    return DataLoss("merge makes a control token, rank: {}, token: '{}'", rank, Printable(result));
-  }
   return merge;
 }
 

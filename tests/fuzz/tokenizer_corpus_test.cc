@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace switchyard::model {
 namespace {
 
-void Run(const std::string& bytes) {
+void RunInput(const std::string& bytes) {
   // A copy of exactly this size, so that a read beyond it is seen by the sanitizers.
   const std::vector<uint8_t> input(bytes.begin(), bytes.end());
   EXPECT_EQ(LLVMFuzzerTestOneInput(input.data(), input.size()), 0);
@@ -40,7 +40,7 @@ std::vector<std::string> Corpus() {
 TEST(TokenizerCorpusTest, SurvivesTheStoredCorpus) {
   const std::vector<std::string> corpus = Corpus();
   EXPECT_GE(corpus.size(), 5u);
-  for (const std::string& bytes : corpus) Run(bytes);
+  for (const std::string& bytes : corpus) RunInput(bytes);
 }
 
 // Pieces of the corpus put together anew, with single bytes changed.
@@ -63,7 +63,7 @@ TEST(TokenizerCorpusTest, SurvivesMutations) {
         bytes.insert(at, any_piece());
       }
     }
-    Run(bytes);
+    RunInput(bytes);
   }
 }
 

@@ -403,6 +403,16 @@ TEST(TokenizerTest, AcceptsUnusedTokensInMerges) {
   EXPECT_THAT(tokenizer.unused_ids(), ElementsAre(256));
 }
 
+// A user-defined token is its literal text: one that spells a space in the byte alphabet is no
+// space.
+TEST(TokenizerTest, UserDefinedTokensComeOutOfMergesOnlyIfTheyReadTheSame) {
+  TokenizerData data = ByteTokenizerData({"a b"});
+  data.token_types[256] = static_cast<int32_t>(TokenType::kUserDefined);
+  EXPECT_THAT(MakeTokenizer(data).Encode("ab", SpecialMatching::kNone), ElementsAre(256));
+  data.token_types[' '] = static_cast<int32_t>(TokenType::kUserDefined);
+  EXPECT_TRUE(absl::IsDataLoss(Tokenizer::Create(data).status()));
+}
+
 TEST(TokenizerTest, ReadsAFile) {
   const Tokenizer tokenizer = FileTokenizer("qwen4exp/base.gguf");
   EXPECT_EQ(tokenizer.vocab_size(), 512);
@@ -469,8 +479,10 @@ INSTANTIATE_TEST_SUITE_P(
                     [](TokenizerData& data) { data.merges[0] = "qq a"; }},
         RefusalCase{"MergeIntoUnknownToken", "rank: 2, token: 'ba'",
                     [](TokenizerData& data) { data.merges.push_back("b a"); }},
-        RefusalCase{"MergeIntoControlToken", "control token, rank: 0",
+        RefusalCase{"MergeIntoControlToken", "not for text, rank: 0, token: 'ab'",
                     [](TokenizerData& data) { data.token_types[256] = kControlType; }},
+        RefusalCase{"ByteOfControlType", "no token for byte: 0x20",
+                    [](TokenizerData& data) { data.token_types[' '] = kControlType; }},
         RefusalCase{"UnknownPreTokenizer", "'gpt4', known: qwen2, qwen35",
                     [](TokenizerData& data) { data.pre_tokenizer = "gpt4"; }},
         RefusalCase{"EosAbove", "eos_token_id is outside the vocabulary, tokens: 259, got: 259",
