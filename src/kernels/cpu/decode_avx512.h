@@ -61,11 +61,11 @@ alignas(16) constexpr uint8_t kIq4Table[16] = {1,   24,  45,  63,  79,  93,  106
                                                129, 141, 153, 166, 181, 197, 217, 241};
 alignas(16) constexpr uint8_t kQ4_0Table[16] = {120, 121, 122, 123, 124, 125, 126, 127,
                                                 128, 129, 130, 131, 132, 133, 134, 135};
-// 128 + level; index bit 3 is never set.
-alignas(16) constexpr uint8_t kIq3STable[16] = {129, 131, 133, 135, 137, 139, 141, 143,
-                                                129, 131, 133, 135, 137, 139, 141, 143};
-alignas(16) constexpr uint8_t kIq3XxsTable[16] = {132, 140, 148, 156, 164, 172, 180, 190,
-                                                  132, 140, 148, 156, 164, 172, 180, 190};
+// Levels; index bit 3 is never set.
+alignas(16) constexpr uint8_t kIq3STable[16] = {1, 3, 5, 7, 9, 11, 13, 15,
+                                                1, 3, 5, 7, 9, 11, 13, 15};
+alignas(16) constexpr uint8_t kIq3XxsTable[16] = {4, 12, 20, 28, 36, 44, 52, 62,
+                                                  4, 12, 20, 28, 36, 44, 52, 62};
 
 // ---- 32-element blocks
 // -----------------------------------------------------------------------------
@@ -76,10 +76,12 @@ struct Q8_0Pair {
   static constexpr bool kHasMinimum = false;
 
   SWITCHYARD_INLINE explicit Q8_0Pair(const uint8_t* blocks) : blocks(blocks) {}
-  SWITCHYARD_INLINE __m512i Values() const {
+  SWITCHYARD_INLINE __m512i SignedValues() const {
     const __m512i low = _mm512_castsi256_si512(Load256(blocks + 2));
-    const __m512i both = _mm512_inserti64x4(low, Load256(blocks + kBytes + 2), 1);
-    return _mm512_xor_si512(both, _mm512_set1_epi8(-128));
+    return _mm512_inserti64x4(low, Load256(blocks + kBytes + 2), 1);
+  }
+  SWITCHYARD_INLINE __m512i Values() const {
+    return _mm512_xor_si512(SignedValues(), _mm512_set1_epi8(-128));
   }
   SWITCHYARD_INLINE __m512 scales() const {
     const __m512i words = _mm512_permutexvar_epi16(
@@ -276,7 +278,7 @@ struct Q6KBlock {
   const uint8_t* block;
 };
 
-// Magnitudes of 16 codebook entries from the level pairs of 64; `table` holds 128 + level.
+// Magnitudes of 16 codebook entries from the level pairs of 64; `table` maps levels.
 template <int i>
 SWITCHYARD_INLINE __m512i EntryBytes(__m512i pairs01, __m512i pairs23, __m512i table) {
   // Bytes 4n..4n+3 of entry n: twice its first pair of nibbles, twice its second.
@@ -320,12 +322,21 @@ struct Iq3SBlock {
         _mm512_add_epi32(_mm512_add_epi32(nibbles, nibbles), _mm512_set1_epi32(1));
     return _mm512_mul_ps(BroadcastHalf(block), _mm512_cvtepi32_ps(scale));
   }
+  // Bit n of the result is set if weight 64i + n is negative.
+  template <int i>
+  SWITCHYARD_INLINE __mmask64 Negative() const {
+    return LoadAs<uint64_t>(block + 74 + 8 * i);
+  }
+  template <int i>
+  SWITCHYARD_INLINE __m512i Magnitudes() const {
+    return EntryBytes<i>(pairs01, pairs23, Table16(kIq3STable));
+  }
   template <int i>
   SWITCHYARD_INLINE __m512i Values() const {
-    const __m512i magnitude = EntryBytes<i>(pairs01, pairs23, Table16(kIq3STable));
-    // 128 - m = -(128 + m) modulo 256
-    return _mm512_mask_sub_epi8(magnitude, LoadAs<uint64_t>(block + 74 + 8 * i),
-                                _mm512_setzero_si512(), magnitude);
+    const __m512i middle = _mm512_set1_epi8(-128);
+    const __m512i magnitudes = Magnitudes<i>();
+    return _mm512_mask_sub_epi8(_mm512_add_epi8(middle, magnitudes), Negative<i>(), middle,
+                                magnitudes);
   }
   const uint8_t* block;
   __m512i pairs01;
@@ -351,11 +362,21 @@ struct Iq3XxsBlock {
         _mm512_add_ps(_mm512_set1_ps(0.5f), _mm512_cvtepi32_ps(_mm512_srli_epi32(fields, 28)));
     return _mm512_mul_ps(_mm512_mul_ps(BroadcastHalf(block), scale), _mm512_set1_ps(0.5f));
   }
+  // Bit n of the result is set if weight 64i + n is negative.
+  template <int i>
+  SWITCHYARD_INLINE __mmask64 Negative() const {
+    return Signs(LoadAs<uint64_t>(block + 66 + 8 * i));
+  }
+  template <int i>
+  SWITCHYARD_INLINE __m512i Magnitudes() const {
+    return EntryBytes<i>(pairs01, pairs23, Table16(kIq3XxsTable));
+  }
   template <int i>
   SWITCHYARD_INLINE __m512i Values() const {
-    const __m512i magnitude = EntryBytes<i>(pairs01, pairs23, Table16(kIq3XxsTable));
-    return _mm512_mask_sub_epi8(magnitude, Signs(LoadAs<uint64_t>(block + 66 + 8 * i)),
-                                _mm512_setzero_si512(), magnitude);
+    const __m512i middle = _mm512_set1_epi8(-128);
+    const __m512i magnitudes = Magnitudes<i>();
+    return _mm512_mask_sub_epi8(_mm512_add_epi8(middle, magnitudes), Negative<i>(), middle,
+                                magnitudes);
   }
   // Four 7-bit fields of each u32, each extended to a byte of even parity.
   SWITCHYARD_INLINE static uint64_t Signs(uint64_t fields) {

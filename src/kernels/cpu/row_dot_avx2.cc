@@ -89,55 +89,62 @@ SWITCHYARD_INLINE void AddMinima(const float* minima, const float* half_sums, in
 // ---- one activation row, stored weights
 // --------------------------------------------------------------
 
+// Rows are taken one by one, so that the weights are a single stream through memory: several rows
+// side by side are faster in the cache and half as fast from memory. The distance helps the
+// hardware prefetcher over the borders of pages.
+constexpr int64_t kPrefetchBytes = 1536;
+
+template <int kBytes>
+SWITCHYARD_INLINE void Prefetch(const uint8_t* w) {
+  for (int i = 0; i < kBytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + i), _MM_HINT_T0);
+  }
+}
+
 template <typename Block, int g>
-SWITCHYARD_INLINE void GroupStep(const Block& block, const float* scales, __m256i quants,
+SWITCHYARD_INLINE void GroupStep(const Block& block, const float* scales, const int8_t* quants,
                                  Lanes* acc) {
-  const __m256 sum = IntegerDot<Block::kUnsigned>(block.template Values<g>(), quants);
+  const __m256 sum = IntegerDot<Block::kUnsigned>(block.template Values<g>(), Load256(quants));
   __m256& lanes = g % 2 == 0 ? acc->even : acc->odd;
   lanes = _mm256_fmadd_ps(sum, HalfLanes(scales + 2 * g), lanes);
 }
 
-// kRows rows of a format with 256-element blocks.
-template <typename Block, int kRows>
-SWITCHYARD_INLINE void DotBlocks(const uint8_t* w, int64_t row_bytes, const RowPointers& x,
-                                 int64_t num_cols, float* out) {
-  Lanes acc[kRows], low[kRows];
+// One row of a format with 256-element blocks.
+template <typename Block>
+SWITCHYARD_INLINE float DotBlocks(const uint8_t* w, const RowPointers& x, int64_t num_cols) {
+  Lanes acc, low;
   for (int64_t k = 0; k < num_cols; k += 256, w += Block::kBytes) {
+    Prefetch<Block::kBytes>(w);
+    const Block block(w);
     alignas(32) float x_scales[16];
+    alignas(32) float scales[16];
     StoreTwice(_mm256_loadu_ps(x.scales + k / 32), x_scales);
-    for (int r = 0; r < kRows; ++r) {
-      const Block block(w + r * row_bytes);
-      alignas(32) float scales[16];
-      block.Scales(scales);
-      for (int h = 0; h < 16; h += 8) {
-        _mm256_store_ps(scales + h,
-                        _mm256_mul_ps(_mm256_load_ps(scales + h), _mm256_load_ps(x_scales + h)));
-      }
-      if constexpr (Block::kHasMinimum) {
-        alignas(32) float minima[16];
-        block.Minima(minima);
-        AddMinima(minima, x.half_sums + k / 16, 16, &low[r]);
-      }
-      [&]<int... g>(std::integer_sequence<int, g...>) {
-        (GroupStep<Block, g>(block, scales, Load256(x.quants + k + 32 * g), &acc[r]), ...);
-      }
-      (std::make_integer_sequence<int, 8>());
+    block.Scales(scales);
+    for (int h = 0; h < 16; h += 8) {
+      _mm256_store_ps(scales + h,
+                      _mm256_mul_ps(_mm256_load_ps(scales + h), _mm256_load_ps(x_scales + h)));
     }
+    if constexpr (Block::kHasMinimum) {
+      alignas(32) float minima[16];
+      block.Minima(minima);
+      AddMinima(minima, x.half_sums + k / 16, 16, &low);
+    }
+    [&]<int... g>(std::integer_sequence<int, g...>) {
+      (GroupStep<Block, g>(block, scales, x.quants + k + 32 * g, &acc), ...);
+    }
+    (std::make_integer_sequence<int, 8>());
   }
-  for (int r = 0; r < kRows; ++r) out[r] = FinalSum<Block::kHasMinimum>(acc[r], low[r]);
+  return FinalSum<Block::kHasMinimum>(acc, low);
 }
 
-template <typename Block, int kParity, int kRows>
-SWITCHYARD_INLINE void SmallGroupStep(const uint8_t* w, int64_t row_bytes, const RowPointers& x,
-                                      int64_t g, Lanes* acc) {
-  const __m256i quants = Load256(x.quants + 32 * g);
-  for (int r = 0; r < kRows; ++r) {
-    const Block block(w + r * row_bytes + g * Block::kBytes);
-    const __m256 scale = _mm256_set1_ps(block.scale() * x.scales[g]);
-    const __m256 sum = IntegerDot<Block::kUnsigned>(block.template Values<0>(), quants);
-    __m256& lanes = kParity == 0 ? acc[r].even : acc[r].odd;
-    lanes = _mm256_fmadd_ps(sum, scale, lanes);
-  }
+template <typename Block>
+SWITCHYARD_INLINE __m256 SmallGroupStep(const uint8_t* w, const RowPointers& x, int64_t g,
+                                        __m256 lanes) {
+  const Block block(w + g * Block::kBytes);
+  const __m256 scale = _mm256_set1_ps(block.scale() * x.scales[g]);
+  const __m256 sum =
+      IntegerDot<Block::kUnsigned>(block.template Values<0>(), Load256(x.quants + 32 * g));
+  return _mm256_fmadd_ps(sum, scale, lanes);
 }
 
 template <typename Block>
@@ -153,55 +160,39 @@ SWITCHYARD_INLINE void AddSmallMinima(const uint8_t* w, const RowPointers& x, in
   }
 }
 
-// kRows rows of a format with 32-element blocks.
-template <typename Block, int kRows>
-SWITCHYARD_INLINE void DotSmallBlocks(const uint8_t* w, int64_t row_bytes, const RowPointers& x,
-                                      int64_t num_cols, float* out) {
-  Lanes acc[kRows], low[kRows];
+// One row of a format with 32-element blocks.
+template <typename Block>
+SWITCHYARD_INLINE float DotSmallBlocks(const uint8_t* w, const RowPointers& x, int64_t num_cols) {
+  Lanes acc, low;
   const int64_t num_groups = num_cols / 32;
   int64_t g = 0;
   for (; g + 2 <= num_groups; g += 2) {
-    SmallGroupStep<Block, 0, kRows>(w, row_bytes, x, g, acc);
-    SmallGroupStep<Block, 1, kRows>(w, row_bytes, x, g + 1, acc);
+    Prefetch<2 * Block::kBytes>(w + g * Block::kBytes);
+    acc.even = SmallGroupStep<Block>(w, x, g, acc.even);
+    acc.odd = SmallGroupStep<Block>(w, x, g + 1, acc.odd);
   }
-  if (g < num_groups) SmallGroupStep<Block, 0, kRows>(w, row_bytes, x, g, acc);
-  for (int r = 0; r < kRows; ++r) {
-    if constexpr (Block::kHasMinimum) {
-      AddSmallMinima<Block>(w + r * row_bytes, x, num_groups, &low[r]);
-    }
-    out[r] = FinalSum<Block::kHasMinimum>(acc[r], low[r]);
-  }
+  if (g < num_groups) acc.even = SmallGroupStep<Block>(w, x, g, acc.even);
+  if constexpr (Block::kHasMinimum) AddSmallMinima<Block>(w, x, num_groups, &low);
+  return FinalSum<Block::kHasMinimum>(acc, low);
 }
 
-template <typename Block, int kRows>
-SWITCHYARD_INLINE void DotSegments(const uint8_t* w, int64_t row_bytes, const QuantizedRows& x,
-                                   int64_t x_row, const Segments& segments, float* out,
-                                   int64_t segment_stride) {
-  for (int s = 0; s < segments.num_segments; ++s) {
-    const int64_t begin = segments.border[s];
-    const int64_t num_cols = segments.border[s + 1] - begin;
-    const RowPointers pointers(x, x_row, begin);
-    const uint8_t* first = w + begin / Block::kLength * Block::kBytes;
-    if constexpr (Block::kLength == 32) {
-      DotSmallBlocks<Block, kRows>(first, row_bytes, pointers, num_cols, out + s * segment_stride);
-    } else {
-      DotBlocks<Block, kRows>(first, row_bytes, pointers, num_cols, out + s * segment_stride);
-    }
-  }
-}
-
-template <typename Block, int kRows>
+template <typename Block>
 void DotStored(const StoredRows& w, const QuantizedRows& x, int64_t x_row, const Segments& segments,
                const DotOutput& out) {
-  const auto* data = reinterpret_cast<const uint8_t*>(w.data);
-  int64_t r = 0;
-  for (; r + kRows <= w.num_rows; r += kRows) {
-    DotSegments<Block, kRows>(data + r * w.row_bytes, w.row_bytes, x, x_row, segments, out.data + r,
-                              out.segment_stride);
-  }
-  for (; r < w.num_rows; ++r) {
-    DotSegments<Block, 1>(data + r * w.row_bytes, w.row_bytes, x, x_row, segments, out.data + r,
-                          out.segment_stride);
+  const auto* row = reinterpret_cast<const uint8_t*>(w.data);
+  for (int64_t r = 0; r < w.num_rows; ++r, row += w.row_bytes) {
+    for (int s = 0; s < segments.num_segments; ++s) {
+      const int64_t begin = segments.border[s];
+      const int64_t num_cols = segments.border[s + 1] - begin;
+      const RowPointers pointers(x, x_row, begin);
+      const uint8_t* first = row + begin / Block::kLength * Block::kBytes;
+      float& result = out.data[s * out.segment_stride + r];
+      if constexpr (Block::kLength == 32) {
+        result = DotSmallBlocks<Block>(first, pointers, num_cols);
+      } else {
+        result = DotBlocks<Block>(first, pointers, num_cols);
+      }
+    }
   }
 }
 
@@ -243,7 +234,8 @@ void ExpandStored(const StoredRows& w, int64_t end, const ExpandedRows& out) {
 template <bool kUnsigned, int kRows, int kXRows>
 SWITCHYARD_INLINE void TileGroups(const int8_t* const* values, const float* const* scales,
                                   const RowPointers* x, int64_t first, int64_t num_groups,
-                                  __m256 (&acc)[kRows][kXRows]) {
+                                  __m256 (&out)[kRows][kXRows]) {
+  __m256 acc[kRows][kXRows];  // local: the compiler keeps it in registers
   for (auto& row_acc : acc) {
     for (__m256& lanes : row_acc) lanes = _mm256_setzero_ps();
   }
@@ -262,6 +254,9 @@ SWITCHYARD_INLINE void TileGroups(const int8_t* const* values, const float* cons
         acc[r][b] = _mm256_fmadd_ps(sum, _mm256_mul_ps(w_scales[r], x_scale), acc[r][b]);
       }
     }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int b = 0; b < kXRows; ++b) out[r][b] = acc[r][b];
   }
 }
 
@@ -339,33 +334,33 @@ void DotExpanded(const ExpandedRows& w, const QuantizedRows& x, const RowSelecti
   }
 }
 
-template <typename Block, int kRows>
-constexpr FormatFunctions kFormat = {DotStored<Block, kRows>, ExpandStored<Block>, nullptr};
+template <typename Block>
+constexpr FormatFunctions kFormat = {DotStored<Block>, ExpandStored<Block>, nullptr};
 
 FormatFunctions Format(DType dtype) {
   switch (dtype) {
     case DType::kQ8_0:
-      return kFormat<Q8_0Block, 4>;
+      return kFormat<Q8_0Block>;
     case DType::kQ4_0:
-      return kFormat<Q4_0Block, 4>;
+      return kFormat<Q4_0Block>;
     case DType::kQ4_1:
-      return kFormat<Q4_1Block, 4>;
+      return kFormat<Q4_1Block>;
     case DType::kQ5_0:
-      return kFormat<Q5_0Block, 4>;
+      return kFormat<Q5_0Block>;
     case DType::kQ5_1:
-      return kFormat<Q5_1Block, 4>;
+      return kFormat<Q5_1Block>;
     case DType::kIQ4_NL:
-      return kFormat<Iq4NlBlock, 4>;
+      return kFormat<Iq4NlBlock>;
     case DType::kIQ4_XS:
-      return kFormat<Iq4XsBlock, 2>;
+      return kFormat<Iq4XsBlock>;
     case DType::kQ4_K:
-      return kFormat<Q4KBlock, 2>;
+      return kFormat<Q4KBlock>;
     case DType::kQ5_K:
-      return kFormat<Q5KBlock, 2>;
+      return kFormat<Q5KBlock>;
     case DType::kQ6_K:
-      return kFormat<Q6KBlock, 2>;
+      return kFormat<Q6KBlock>;
     case DType::kIQ3_S:
-      return kFormat<Iq3SBlock, 2>;
+      return kFormat<Iq3SBlock>;
     case DType::kF32:
       return {nullptr, nullptr, DotF32Avx2};
     case DType::kF16:

@@ -60,42 +60,60 @@ SWITCHYARD_INLINE __m512 IntegerDot(__m512i values, __m512i quants, const int32_
 // ---- one activation row, stored weights
 // --------------------------------------------------------------
 
-template <typename Block, int kRows, int i>
-SWITCHYARD_INLINE void BlockStep(const Block* blocks, const __m512* scales, const RowPointers& x,
-                                 int64_t k, __m512* acc) {
-  const __m512i quants = Load512(x.quants + k + 64 * i);
-  for (int r = 0; r < kRows; ++r) {
-    const __m512 sum = IntegerDot<Block::kUnsigned>(blocks[r].template Values<i>(), quants,
-                                                    x.offset_sums + (k + 64 * i) / 4);
-    acc[r] = _mm512_fmadd_ps(sum, LanesOfStep<i>(scales[r]), acc[r]);
+// Rows are taken one by one, so that the weights are a single stream through memory: several rows
+// side by side are faster in the cache and half as fast from memory. The distance helps the
+// hardware prefetcher over the borders of pages.
+constexpr int64_t kPrefetchBytes = 1536;
+
+template <int kBytes>
+SWITCHYARD_INLINE void Prefetch(const uint8_t* w) {
+  for (int i = 0; i < kBytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + i), _MM_HINT_T0);
   }
 }
 
-// kRows rows of a format with 256-element blocks.
-template <typename Block, int kRows>
-SWITCHYARD_INLINE void DotBlocks(const uint8_t* w, int64_t row_bytes, const RowPointers& x,
-                                 int64_t num_cols, float* out) {
+// Sums of four products of unsigned `magnitudes` and of quants with the sign of the weights.
+SWITCHYARD_INLINE __m512 SignedDot(__m512i magnitudes, __mmask64 negative, __m512i quants) {
+  const __m512i signed_quants =
+      _mm512_mask_sub_epi8(quants, negative, _mm512_setzero_si512(), quants);
+  return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), magnitudes, signed_quants));
+}
+
+template <typename Block, int i>
+SWITCHYARD_INLINE __m512 BlockStep(const Block& block, __m512 scales, const RowPointers& x,
+                                   int64_t k, __m512 acc) {
+  const __m512i quants = Load512(x.quants + k + 64 * i);
+  __m512 sum;
+  if constexpr (requires { block.template Negative<i>(); }) {
+    sum = SignedDot(block.template Magnitudes<i>(), block.template Negative<i>(), quants);
+  } else {
+    sum = IntegerDot<Block::kUnsigned>(block.template Values<i>(), quants,
+                                       x.offset_sums + (k + 64 * i) / 4);
+  }
+  return _mm512_fmadd_ps(sum, LanesOfStep<i>(scales), acc);
+}
+
+// One row of a format with 256-element blocks.
+template <typename Block>
+SWITCHYARD_INLINE float DotBlocks(const uint8_t* w, const RowPointers& x, int64_t num_cols) {
   const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
-  __m512 acc[kRows], low[kRows];
-  for (int r = 0; r < kRows; ++r) acc[r] = low[r] = _mm512_setzero_ps();
+  __m512 acc = _mm512_setzero_ps();
+  __m512 low = _mm512_setzero_ps();
   for (int64_t k = 0; k < num_cols; k += 256, w += Block::kBytes) {
+    Prefetch<Block::kBytes>(w);
+    const Block block(w);
     const __m512 x_scales =
         _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(x.scales + k / 32)));
-    [&]<int... r>(std::integer_sequence<int, r...>) {
-      const Block blocks[kRows] = {Block(w + r * row_bytes)...};
-      const __m512 scales[kRows] = {_mm512_mul_ps(blocks[r].scales(), x_scales)...};
-      if constexpr (Block::kHasMinimum) {
-        const __m512 half_sums = _mm512_loadu_ps(x.half_sums + k / 16);
-        ((low[r] = _mm512_fmadd_ps(blocks[r].minima(), half_sums, low[r])), ...);
-      }
-      BlockStep<Block, kRows, 0>(blocks, scales, x, k, acc);
-      BlockStep<Block, kRows, 1>(blocks, scales, x, k, acc);
-      BlockStep<Block, kRows, 2>(blocks, scales, x, k, acc);
-      BlockStep<Block, kRows, 3>(blocks, scales, x, k, acc);
+    const __m512 scales = _mm512_mul_ps(block.scales(), x_scales);
+    if constexpr (Block::kHasMinimum) {
+      low = _mm512_fmadd_ps(block.minima(), _mm512_loadu_ps(x.half_sums + k / 16), low);
     }
-    (std::make_integer_sequence<int, kRows>());
+    acc = BlockStep<Block, 0>(block, scales, x, k, acc);
+    acc = BlockStep<Block, 1>(block, scales, x, k, acc);
+    acc = BlockStep<Block, 2>(block, scales, x, k, acc);
+    acc = BlockStep<Block, 3>(block, scales, x, k, acc);
   }
-  for (int r = 0; r < kRows; ++r) out[r] = FinalSum<Block::kHasMinimum>(acc[r], low[r]);
+  return FinalSum<Block::kHasMinimum>(acc, low);
 }
 
 // Lanes 0-7: the first of two floats, lanes 8-15: the second.
@@ -105,40 +123,43 @@ SWITCHYARD_INLINE __m512 PairLanes(const float* pair) {
   return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(both));
 }
 
-// Where the minima of pair p of groups are summed, for `mask` lanes 0-7 and 8-15 of the pair.
-SWITCHYARD_INLINE __mmask16 MinimumLanes(int64_t pair, bool both) {
-  return static_cast<__mmask16>((both ? 15u : 3u) << 4 * (pair % 4));
-}
-
-template <typename Pair, int kRows>
-SWITCHYARD_INLINE void PairStep(const uint8_t* w, int64_t row_bytes, const RowPointers& x,
-                                int64_t k, bool both, __m512* acc, __m512* low) {
-  const __mmask16 lanes = both ? 0xffff : 0x00ff;
+// The two groups at column k; the second counts only if `both`.
+template <typename Pair>
+SWITCHYARD_INLINE void PairStep(const uint8_t* w, const RowPointers& x, int64_t k, bool both,
+                                __m512* acc, __m512* low) {
+  Prefetch<2 * Pair::kBytes>(w);
+  const Pair pair(w);
   const __m512i quants = Load512(x.quants + k);
-  const __m512 x_scales = PairLanes(x.scales + k / 32);
-  for (int r = 0; r < kRows; ++r) {
-    const Pair pair(w + r * row_bytes);
-    const __m512 sum = IntegerDot<Pair::kUnsigned>(pair.Values(), quants, x.offset_sums + k / 4);
-    acc[r] = _mm512_mask3_fmadd_ps(sum, _mm512_mul_ps(pair.scales(), x_scales), acc[r], lanes);
-    if constexpr (Pair::kHasMinimum) {
-      const __m512 half_sums = _mm512_loadu_ps(x.half_sums + k / 256 * 16);
-      low[r] = _mm512_mask3_fmadd_ps(pair.minima(), half_sums, low[r], MinimumLanes(k / 64, both));
-    }
+  __m512 sum;
+  if constexpr (requires { pair.SignedValues(); }) {
+    // Rows of this format may be so long that loading offset_sums too would overflow the L1 cache.
+    const __m512i values = pair.SignedValues();
+    sum = SignedDot(_mm512_abs_epi8(values), _mm512_movepi8_mask(values), quants);
+  } else {
+    sum = IntegerDot<Pair::kUnsigned>(pair.Values(), quants, x.offset_sums + k / 4);
+  }
+  const __m512 scales = _mm512_mul_ps(pair.scales(), PairLanes(x.scales + k / 32));
+  const __mmask16 lanes = both ? 0xffff : 0x00ff;
+  *acc = _mm512_mask3_fmadd_ps(sum, scales, *acc, lanes);
+  if constexpr (Pair::kHasMinimum) {
+    // Halves of groups 2p and 2p + 1 belong to lanes 4p..4p+3 modulo 16.
+    const auto halves = static_cast<__mmask16>((both ? 15u : 3u) << k / 64 % 4 * 4);
+    const __m512 half_sums = _mm512_loadu_ps(x.half_sums + k / 256 * 16);
+    *low = _mm512_mask3_fmadd_ps(pair.minima(), half_sums, *low, halves);
   }
 }
 
-// kRows rows of a format with 32-element blocks.
-template <typename Pair, int kRows>
-SWITCHYARD_INLINE void DotPairs(const uint8_t* w, int64_t row_bytes, const RowPointers& x,
-                                int64_t num_cols, float* out) {
-  __m512 acc[kRows], low[kRows];
-  for (int r = 0; r < kRows; ++r) acc[r] = low[r] = _mm512_setzero_ps();
+// One row of a format with 32-element blocks.
+template <typename Pair>
+SWITCHYARD_INLINE float DotPairs(const uint8_t* w, const RowPointers& x, int64_t num_cols) {
+  __m512 acc = _mm512_setzero_ps();
+  __m512 low = _mm512_setzero_ps();
   int64_t k = 0;
   for (; k + 64 <= num_cols; k += 64, w += 2 * Pair::kBytes) {
-    PairStep<Pair, kRows>(w, row_bytes, x, k, true, acc, low);
+    PairStep<Pair>(w, x, k, true, &acc, &low);
   }
-  if (k < num_cols) PairStep<Pair, kRows>(w, row_bytes, x, k, false, acc, low);
-  for (int r = 0; r < kRows; ++r) out[r] = FinalSum<Pair::kHasMinimum>(acc[r], low[r]);
+  if (k < num_cols) PairStep<Pair>(w, x, k, false, &acc, &low);
+  return FinalSum<Pair::kHasMinimum>(acc, low);
 }
 
 template <typename Block>
@@ -146,37 +167,22 @@ constexpr bool kIsPair = requires(const Block block) {
   block.Values();
 };
 
-template <typename Block, int kRows>
-SWITCHYARD_INLINE void DotSegments(const uint8_t* w, const StoredRows& rows, const QuantizedRows& x,
-                                   int64_t x_row, const Segments& segments, float* out,
-                                   int64_t segment_stride) {
-  for (int s = 0; s < segments.num_segments; ++s) {
-    const int64_t begin = segments.border[s];
-    const int64_t num_cols = segments.border[s + 1] - begin;
-    const RowPointers pointers(x, x_row, begin);
-    float* segment_out = out + s * segment_stride;
-    if constexpr (kIsPair<Block>) {
-      DotPairs<Block, kRows>(w + begin / 32 * Block::kBytes, rows.row_bytes, pointers, num_cols,
-                             segment_out);
-    } else {
-      DotBlocks<Block, kRows>(w + begin / 256 * Block::kBytes, rows.row_bytes, pointers, num_cols,
-                              segment_out);
-    }
-  }
-}
-
-template <typename Block, int kRows>
+template <typename Block>
 void DotStored(const StoredRows& w, const QuantizedRows& x, int64_t x_row, const Segments& segments,
                const DotOutput& out) {
-  const auto* data = reinterpret_cast<const uint8_t*>(w.data);
-  int64_t r = 0;
-  for (; r + kRows <= w.num_rows; r += kRows) {
-    DotSegments<Block, kRows>(data + r * w.row_bytes, w, x, x_row, segments, out.data + r,
-                              out.segment_stride);
-  }
-  for (; r < w.num_rows; ++r) {
-    DotSegments<Block, 1>(data + r * w.row_bytes, w, x, x_row, segments, out.data + r,
-                          out.segment_stride);
+  const auto* row = reinterpret_cast<const uint8_t*>(w.data);
+  for (int64_t r = 0; r < w.num_rows; ++r, row += w.row_bytes) {
+    for (int s = 0; s < segments.num_segments; ++s) {
+      const int64_t begin = segments.border[s];
+      const int64_t num_cols = segments.border[s + 1] - begin;
+      const RowPointers pointers(x, x_row, begin);
+      float& result = out.data[s * out.segment_stride + r];
+      if constexpr (kIsPair<Block>) {
+        result = DotPairs<Block>(row + begin / 32 * Block::kBytes, pointers, num_cols);
+      } else {
+        result = DotBlocks<Block>(row + begin / 256 * Block::kBytes, pointers, num_cols);
+      }
+    }
   }
 }
 
@@ -262,9 +268,12 @@ SWITCHYARD_INLINE void TileStep(const int8_t* const* values, const float* const*
 SWITCHYARD_INLINE __m512 MinimumSum(const float* minima, const float* half_sums,
                                     int64_t num_halves) {
   __m512 low = _mm512_setzero_ps();
-  for (int64_t h = 0; h < num_halves; h += 16) {
-    const int64_t rest = num_halves - h;
-    const auto lanes = static_cast<__mmask16>(rest >= 16 ? 0xffffu : (1u << rest) - 1);
+  int64_t h = 0;
+  for (; h + 16 <= num_halves; h += 16) {
+    low = _mm512_fmadd_ps(_mm512_loadu_ps(minima + h), _mm512_loadu_ps(half_sums + h), low);
+  }
+  if (h < num_halves) {
+    const auto lanes = static_cast<__mmask16>((1u << (num_halves - h)) - 1);
     low = _mm512_mask3_fmadd_ps(_mm512_maskz_loadu_ps(lanes, minima + h),
                                 _mm512_maskz_loadu_ps(lanes, half_sums + h), low, lanes);
   }
@@ -353,35 +362,35 @@ void DotExpanded(const ExpandedRows& w, const QuantizedRows& x, const RowSelecti
   }
 }
 
-template <typename Block, int kRows>
-constexpr FormatFunctions kFormat = {DotStored<Block, kRows>, ExpandStored<Block>, nullptr};
+template <typename Block>
+constexpr FormatFunctions kFormat = {DotStored<Block>, ExpandStored<Block>, nullptr};
 
 FormatFunctions Format(DType dtype) {
   switch (dtype) {
     case DType::kQ8_0:
-      return kFormat<Q8_0Pair, 4>;
+      return kFormat<Q8_0Pair>;
     case DType::kQ4_0:
-      return kFormat<Q4_0Pair, 4>;
+      return kFormat<Q4_0Pair>;
     case DType::kQ4_1:
-      return kFormat<Q4_1Pair, 4>;
+      return kFormat<Q4_1Pair>;
     case DType::kQ5_0:
-      return kFormat<Q5_0Pair, 4>;
+      return kFormat<Q5_0Pair>;
     case DType::kQ5_1:
-      return kFormat<Q5_1Pair, 4>;
+      return kFormat<Q5_1Pair>;
     case DType::kIQ4_NL:
-      return kFormat<Iq4NlPair, 4>;
+      return kFormat<Iq4NlPair>;
     case DType::kIQ4_XS:
-      return kFormat<Iq4XsBlock, 2>;
+      return kFormat<Iq4XsBlock>;
     case DType::kQ4_K:
-      return kFormat<Q4KBlock, 2>;
+      return kFormat<Q4KBlock>;
     case DType::kQ5_K:
-      return kFormat<Q5KBlock, 2>;
+      return kFormat<Q5KBlock>;
     case DType::kQ6_K:
-      return kFormat<Q6KBlock, 2>;
+      return kFormat<Q6KBlock>;
     case DType::kIQ3_S:
-      return kFormat<Iq3SBlock, 2>;
+      return kFormat<Iq3SBlock>;
     case DType::kIQ3_XXS:
-      return kFormat<Iq3XxsBlock, 2>;
+      return kFormat<Iq3XxsBlock>;
     case DType::kF32:
       return {nullptr, nullptr, DotF32Avx512};
     case DType::kF16:
