@@ -48,7 +48,7 @@ SWITCHYARD_INLINE __m256i Lookup16(const int8_t* table, __m256i nibbles) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(Load128(table)), nibbles);
 }
 
-// 16 where bit i of `bits` is set, else 0.
+// Bytes: `value` where bit i of `bits` is set, else 0.
 SWITCHYARD_INLINE __m256i SpreadBits(uint32_t bits, int8_t value) {
   const __m256i bytes = _mm256_shuffle_epi8(
       _mm256_set1_epi32(static_cast<int>(bits)),
@@ -253,6 +253,17 @@ struct Q6KBlock {
   const uint8_t* block;
 };
 
+// Eight entries of four bytes from a codebook.
+SWITCHYARD_INLINE __m256i GatherEntries(const uint8_t* codebook, __m256i index) {
+  return _mm256_i32gather_epi32(reinterpret_cast<const int*>(codebook), index, 4);
+}
+
+// Negates the bytes whose bit of `signs` is set.
+SWITCHYARD_INLINE __m256i WithSigns(__m256i magnitudes, uint32_t signs) {
+  const __m256i negative = SpreadBits(signs, -1);
+  return _mm256_sub_epi8(_mm256_xor_si256(magnitudes, negative), negative);
+}
+
 struct Iq3SBlock {
   static constexpr int kBytes = 110;
   static constexpr int kLength = 256;
@@ -266,23 +277,45 @@ struct Iq3SBlock {
         _mm256_add_epi32(_mm256_add_epi32(nibbles, nibbles), _mm256_set1_epi32(1));
     StoreTwice(_mm256_mul_ps(_mm256_set1_ps(HalfAt(block)), _mm256_cvtepi32_ps(scale)), out);
   }
-  SWITCHYARD_INLINE static int Entry(uint64_t indices, uint32_t high, int n) {
-    int magnitudes;
-    const uint64_t index = (indices >> 8 * n & 255) | (high << (8 - n) & 256);
-    std::memcpy(&magnitudes, kIq3SCodebook.data() + 4 * index, sizeof(magnitudes));
-    return magnitudes;
+  template <int g>
+  SWITCHYARD_INLINE __m256i Values() const {
+    const __m256i low = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(LoadAs<int64_t>(block + 2 + 8 * g)));
+    const __m256i high = _mm256_sllv_epi32(_mm256_set1_epi32(block[66 + g]),
+                                           _mm256_set_epi32(1, 2, 3, 4, 5, 6, 7, 8));
+    const __m256i index = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi32(256)));
+    return WithSigns(GatherEntries(kIq3SCodebook.data(), index),
+                     LoadAs<uint32_t>(block + 74 + 4 * g));
+  }
+  const uint8_t* block;
+};
+
+struct Iq3XxsBlock {
+  static constexpr int kBytes = 98;
+  static constexpr int kLength = 256;
+  static constexpr bool kUnsigned = false;
+  static constexpr bool kHasMinimum = false;
+
+  SWITCHYARD_INLINE explicit Iq3XxsBlock(const uint8_t* block) : block(block) {}
+  SWITCHYARD_INLINE void Scales(float* out) const {
+    const __m256 scale = _mm256_add_ps(
+        _mm256_set1_ps(0.5f), _mm256_cvtepi32_ps(_mm256_srli_epi32(Load256(block + 66), 28)));
+    StoreTwice(
+        _mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(HalfAt(block)), scale), _mm256_set1_ps(0.5f)),
+        out);
   }
   template <int g>
   SWITCHYARD_INLINE __m256i Values() const {
-    const auto indices = LoadAs<uint64_t>(block + 2 + 8 * g);
-    const uint32_t high = block[66 + g];
-    const __m256i magnitudes =
-        _mm256_set_epi32(Entry(indices, high, 7), Entry(indices, high, 6), Entry(indices, high, 5),
-                         Entry(indices, high, 4), Entry(indices, high, 3), Entry(indices, high, 2),
-                         Entry(indices, high, 1), Entry(indices, high, 0));
-    // -x = (x ^ -1) - (-1)
-    const __m256i negative = SpreadBits(LoadAs<uint32_t>(block + 74 + 4 * g), -1);
-    return _mm256_sub_epi8(_mm256_xor_si256(magnitudes, negative), negative);
+    const __m256i index =
+        _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(LoadAs<int64_t>(block + 2 + 8 * g)));
+    // Four 7-bit fields to bytes, then bit 7 of each makes the parity even.
+    const auto fields = LoadAs<uint32_t>(block + 66 + 4 * g);
+    uint32_t signs = (fields & 0x3fff) | (fields & 0x0fffc000) << 2;
+    signs = (signs & 0x007f007f) | (signs & 0x3f803f80) << 1;
+    uint32_t parity = signs ^ signs >> 4;
+    parity ^= parity >> 2;
+    parity ^= parity >> 1;
+    return WithSigns(GatherEntries(kIq3XxsCodebook.data(), index), signs | (parity & 0x01010101)
+                                                                               << 7);
   }
   const uint8_t* block;
 };

@@ -361,6 +361,8 @@ FormatFunctions Format(DType dtype) {
       return kFormat<Q6KBlock>;
     case DType::kIQ3_S:
       return kFormat<Iq3SBlock>;
+    case DType::kIQ3_XXS:
+      return kFormat<Iq3XxsBlock>;
     case DType::kF32:
       return {nullptr, nullptr, DotF32Avx2};
     case DType::kF16:
