@@ -14,24 +14,6 @@ constexpr int64_t kTokenTile = 32;
 // Tokens whose sums are in registers at the same time.
 constexpr int kTokenGroup = 4;
 
-// kTokenGroup dot products with the same `w`, each in the order of Dot().
-void DotGroup(const double* w, MatrixView<const double> x, int64_t column, int64_t size,
-              double* out) {
-  const double* rows[kTokenGroup];
-  for (int t = 0; t < kTokenGroup; ++t) rows[t] = x.row(t) + column;
-  double sums[kTokenGroup][4] = {};
-  int64_t i = 0;
-  for (; i + 4 <= size; i += 4) {
-    for (int t = 0; t < kTokenGroup; ++t) {
-      for (int j = 0; j < 4; ++j) sums[t][j] += w[i + j] * rows[t][i + j];
-    }
-  }
-  for (int t = 0; t < kTokenGroup; ++t) {
-    for (int j = 0; i + j < size; ++j) sums[t][j] += w[i + j] * rows[t][i + j];
-    out[t] = (sums[t][0] + sums[t][1]) + (sums[t][2] + sums[t][3]);
-  }
-}
-
 // Calls store(segment, token, row, product) for the products over each segment of the columns;
 // segment i is [borders[i], borders[i + 1]).
 template <typename Store>
@@ -43,16 +25,19 @@ void ForEachProduct(const ReferenceWeight& w, int64_t slab, absl::Span<const int
   for (int64_t first = 0; first < x.rows; first += kTokenTile) {
     const int64_t last = std::min(first + kTokenTile, x.rows);
     for (int64_t r = 0; r < w.rows(); ++r) {
-      Convert(w.Row(slab * w.rows() + r, decoded), w.cols(), row);
+      const float* values = w.Row(slab * w.rows() + r, decoded);
+      if (last - first >= kTokenGroup) Convert(values, w.cols(), row);
       for (size_t s = 0; s + 1 < borders.size(); ++s) {
         const int64_t begin = borders[s], size = borders[s + 1] - begin;
         int64_t t = first;
         for (; t + kTokenGroup <= last; t += kTokenGroup) {
           double products[kTokenGroup];
-          DotGroup(row + begin, x.Rows(t, kTokenGroup), begin, size, products);
+          const double* rows[kTokenGroup];
+          for (int i = 0; i < kTokenGroup; ++i) rows[i] = x.row(t + i) + begin;
+          DotRows<kTokenGroup>(row + begin, rows, size, products);
           for (int i = 0; i < kTokenGroup; ++i) store(s, t + i, r, products[i]);
         }
-        for (; t < last; ++t) store(s, t, r, Dot(row + begin, x.row(t) + begin, size));
+        for (; t < last; ++t) store(s, t, r, Dot(values + begin, x.row(t) + begin, size));
       }
     }
   }
