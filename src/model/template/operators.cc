@@ -107,7 +107,12 @@ absl::StatusOr<Value> Repeat(const Value& sequence, int64_t count, Budget& budge
     const Text& text = sequence.text();
     if (text.empty() || count == 0) return Value::Of(Text());
     if (static_cast<uint64_t>(count) > kMaxTextBytes) return budget.ChargeText(kMaxTextBytes + 1);
-    SWITCHYARD_RETURN_IF_ERROR(budget.ChargeText(text.footprint() * static_cast<size_t>(count)));
+    const size_t num_copies = static_cast<size_t>(count);
+    SWITCHYARD_RETURN_IF_ERROR(budget.ChargeText(text.size() * num_copies));
+    if (text.runs().size() > 1) {  // one run stays one
+      SWITCHYARD_RETURN_IF_ERROR(
+          budget.ChargeText(text.runs().size() * sizeof(Text::Run) * num_copies));
+    }
     Text repeated;
     for (int64_t i = 0; i < count; ++i) repeated.Append(text);
     return Value::Of(std::move(repeated));
