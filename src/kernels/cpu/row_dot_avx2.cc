@@ -48,8 +48,8 @@ SWITCHYARD_INLINE __m256 IntegerDot(__m256i w, __m256i quants) {
 // Factors of the two halves of a group -> lanes 0-3 and 4-7.
 SWITCHYARD_INLINE __m256 HalfLanes(const float* halves) {
   const __m256i select = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
-  return _mm256_permutevar_ps(
-      _mm256_castpd_ps(_mm256_broadcast_sd(reinterpret_cast<const double*>(halves))), select);
+  const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(halves));
+  return _mm256_permutevar_ps(_mm256_castsi256_ps(_mm256_broadcastq_epi64(both)), select);
 }
 
 // Pointers into one quantised activation row, from a column on.

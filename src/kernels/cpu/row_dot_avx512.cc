@@ -118,7 +118,7 @@ SWITCHYARD_INLINE float DotBlocks(const uint8_t* w, const RowPointers& x, int64_
 
 // Lanes 0-7: the first of two floats, lanes 8-15: the second.
 SWITCHYARD_INLINE __m512 PairLanes(const float* pair) {
-  const __m128 both = _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double*>(pair)));
+  const __m128 both = _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(pair)));
   const __m512i lanes = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(1), 1);
   return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(both));
 }
