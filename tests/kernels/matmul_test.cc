@@ -160,7 +160,7 @@ double RelativeBound(int64_t num_cols) {
 // also widths that are no multiple of anything.
 std::vector<int64_t> Widths(DType dtype) {
   std::vector<int64_t> widths;
-  for (const int64_t cols : {1, 7, 17, 31, 32, 64, 96, 160, 256, 320, 512, 640, 2560}) {
+  for (const int64_t cols : {1, 7, 17, 31, 32, 64, 96, 160, 256, 320, 512, 640, 2560, 5120}) {
     if (cols % Traits(dtype).block_length == 0) widths.push_back(cols);
   }
   return widths;

@@ -55,6 +55,13 @@ __m256 AddSome(__m256 weights, const float* x, int64_t count, __m256 acc) {
   return _mm256_blendv_ps(acc, sum, _mm256_castsi256_ps(lanes));
 }
 
+// How far ahead of the weights to fetch when they are a single stream.
+constexpr int64_t kPrefetchBytes = 2048;
+
+// With one activation row the weights come from memory, where a single stream is fastest as long as
+// the activations stay in the first-level cache.
+constexpr int64_t kMaxSingleColumns = 4096;
+
 // kRows weight rows by kXRows activation rows over one segment.
 template <typename Loader, int kRows, int kXRows>
 void Tile(const std::byte* w, int64_t row_bytes, const float* const* x, int64_t num_cols,
@@ -62,6 +69,10 @@ void Tile(const std::byte* w, int64_t row_bytes, const float* const* x, int64_t 
   Lanes acc[kRows][kXRows];
   int64_t c = 0;
   for (; c + 16 <= num_cols; c += 16) {
+    if constexpr (kRows == 1 && kXRows == 1) {
+      _mm_prefetch(reinterpret_cast<const char*>(w + c * Loader::kBytes + kPrefetchBytes),
+                   _MM_HINT_T0);
+    }
     for (int r = 0; r < kRows; ++r) {
       const std::byte* weights = w + r * row_bytes + c * Loader::kBytes;
       const __m256 low = Loader::Load(weights);
@@ -127,8 +138,12 @@ void DotFloat(const StoredRows& w, MatrixView<const float> x, const RowSelection
       }
       for (; b < x_rows.count; ++b) {
         const float* one = x.data + x_rows[b] * x.row_stride + begin;
-        TileRows<Loader, 4, 1>(rows, &one, begin, num_cols, block_out + b * out.row_stride,
-                               out.row_stride);
+        float* row_out = block_out + b * out.row_stride;
+        if (num_cols <= kMaxSingleColumns) {
+          TileRows<Loader, 1, 1>(rows, &one, begin, num_cols, row_out, out.row_stride);
+        } else {
+          TileRows<Loader, 4, 1>(rows, &one, begin, num_cols, row_out, out.row_stride);
+        }
       }
     }
   }

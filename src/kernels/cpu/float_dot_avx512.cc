@@ -43,6 +43,13 @@ float FinalSum(__m512 acc) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+// How far ahead of the weights to fetch when they are a single stream.
+constexpr int64_t kPrefetchBytes = 2048;
+
+// With one activation row the weights come from memory, where a single stream is fastest as long as
+// the activations stay in the first-level cache.
+constexpr int64_t kMaxSingleColumns = 4096;
+
 // kRows weight rows by kXRows activation rows over one segment.
 template <typename Loader, int kRows, int kXRows>
 void Tile(const std::byte* w, int64_t row_bytes, const float* const* x, int64_t num_cols,
@@ -53,6 +60,10 @@ void Tile(const std::byte* w, int64_t row_bytes, const float* const* x, int64_t 
   }
   int64_t c = 0;
   for (; c + 16 <= num_cols; c += 16) {
+    if constexpr (kRows == 1 && kXRows == 1) {
+      _mm_prefetch(reinterpret_cast<const char*>(w + c * Loader::kBytes + kPrefetchBytes),
+                   _MM_HINT_T0);
+    }
     __m512 weights[kRows];
     for (int r = 0; r < kRows; ++r) {
       weights[r] = Loader::Load(w + r * row_bytes + c * Loader::kBytes);
@@ -82,7 +93,8 @@ void TileRows(const StoredRows& w, const float* const* x, int64_t begin, int64_t
               float* out, int64_t row_stride) {
   const std::byte* data = w.data + begin * Loader::kBytes;
   int64_t r = 0;
-  for (; r + 4 <= w.num_rows; r += 4) {
+  const bool single = kXRows == 1 && num_cols <= kMaxSingleColumns;
+  for (; !single && r + 4 <= w.num_rows; r += 4) {
     Tile<Loader, 4, kXRows>(data + r * w.row_bytes, w.row_bytes, x, num_cols, out + r, row_stride);
   }
   for (; r < w.num_rows; ++r) {
