@@ -242,6 +242,7 @@ class ExpertsTile {
   void AddDown(const WeightMatrix& down, int64_t begin, int64_t end, const ShardBorders& shards,
                const ActivationRows& x, int64_t count, const int32_t* tokens, int64_t first_token,
                const float* weights, float* sums, int thread) {
+    SWITCHYARD_DCHECK(shards.num_strips == 1);  // an inner width has no heads
     float* partials = buffers_.held.row(thread);
     constexpr int64_t kPartial = kHeldRows * kTaskRows;
     MatMulRows(context_.level, {down, begin, end, nullptr, count}, shards.border, x,
