@@ -108,13 +108,10 @@ absl::Status VisitModel(const model::ModelSpec& spec, ModelWeights& weights, Vis
   return visit(spec.output, WeightUse::kMatrix, weights.output);
 }
 
-// One range of columns, even where a shard's columns lie in several strips (value heads in tiled
-// order): on one rank any fixed cut is as good. TODO: pass the strips on as soon as both backends
-// add up shards of several; ranks that divide such a matrix need that.
 kernels::ShardBorders Borders(const model::ColumnShards& shards) {
-  kernels::ShardBorders borders{.border = shards.border};
-  for (int64_t& border : borders.border) border *= shards.num_strips;
-  return borders;
+  return {.border = shards.border,
+          .num_strips = shards.num_strips,
+          .strip_columns = shards.strip_columns};
 }
 
 kernels::AttentionShape MakeAttentionShape(const model::ModelSpec& spec,

@@ -238,7 +238,7 @@ TEST_P(MatMulTest, RowsDoNotDependOnEachOther) {
 
 // Borders of four shards in units of a block (at least 32 columns), the last ones empty if there
 // are few units.
-std::array<int64_t, 5> ShardBorders(DType dtype, int64_t cols) {
+std::array<int64_t, 5> FourShards(DType dtype, int64_t cols) {
   const int64_t unit = IsBlockFormat(dtype) ? Traits(dtype).block_length : 1;
   const int64_t num_units = cols / unit;
   std::array<int64_t, 5> borders{};
@@ -252,7 +252,7 @@ TEST_P(MatMulTest, ShardsSumAsATreeOfIndependentRanges) {
     constexpr int64_t kRows = 18;
     const RandomWeights weights(GetParam(), kRows, cols, 41);
     const RandomActivations x(CpuLevel::kScalar, 3, cols, 42);
-    const std::array<int64_t, 5> borders = ShardBorders(GetParam(), cols);
+    const std::array<int64_t, 5> borders = FourShards(GetParam(), cols);
     for (const CpuLevel level : RunnableLevels()) {
       for (const int64_t num_x_rows : {1, 3}) {
         // Each shard computed alone, at the scalar level, as another rank would.
@@ -268,7 +268,7 @@ TEST_P(MatMulTest, ShardsSumAsATreeOfIndependentRanges) {
         MatMulScratch scratch(cols);
         std::vector<float> sharded(expected.size(), NAN);
         ActivationRows some = x.rows();
-        MatMulShardedRows(level, weights.matrix(), 0, kRows, borders, some,
+        MatMulShardedRows(level, weights.matrix(), 0, kRows, {.border = borders}, some,
                           {sharded.data(), num_x_rows, kRows}, scratch);
         EXPECT_EQ(Bits(sharded), Bits(expected))
             << CpuLevelName(level) << ", " << num_x_rows << " activation rows";
@@ -286,7 +286,7 @@ TEST(PooledMatMulTest, ThreadsDoNotChangeBits) {
     const RandomWeights weights(dtype, kRows, kCols, 51);
     const RandomActivations x(DetectCpuLevel(), 4, kCols, 52);
     const std::array<int64_t, 2> whole = {0, kCols};
-    const std::array<int64_t, 5> shards = ShardBorders(dtype, kCols);
+    const ShardBorders shards = {.border = FourShards(dtype, kCols)};
     const auto expected = Products(DetectCpuLevel(), weights.matrix(), x.rows(), whole, 4);
     MatMulScratch one(kCols);
     std::vector<float> expected_sharded(expected.size());
@@ -305,6 +305,44 @@ TEST(PooledMatMulTest, ThreadsDoNotChangeBits) {
       MatMulSharded(pool, DetectCpuLevel(), weights.matrix(), shards, x.rows(),
                     {y.data(), 4, kRows}, absl::MakeSpan(scratch));
       EXPECT_EQ(Bits(y), Bits(expected_sharded)) << num_threads;
+    }
+  }
+}
+
+// The columns of one shard lie in three strips: the same as the shard's strips computed one by one
+// and added in order.
+TEST(PooledMatMulTest, ShardsOfSeveralStripsAreSumsOfTheirStrips) {
+  constexpr int64_t kRows = 40, kStrip = 256, kStrips = 3, kCols = kStrip * kStrips;
+  for (const DType dtype : {DType::kQ8_0, DType::kQ6_K, DType::kF32}) {
+    const int64_t unit = Traits(dtype).block_length == 256 ? 256 : 32;
+    const ShardBorders shards = {
+        .border = {0, unit == 256 ? 0 : 64, unit == 256 ? 0 : 96, unit == 256 ? 0 : 224, kStrip},
+        .num_strips = kStrips,
+        .strip_columns = kStrip};
+    const RandomWeights weights(dtype, kRows, kCols, 53);
+    for (const int64_t num_x_rows : {1, 70}) {  // more rows than partial sums are held for
+      const RandomActivations x(DetectCpuLevel(), num_x_rows, kCols, 54);
+      std::array<std::vector<float>, 4> shard;
+      for (int64_t s = 0; s < 4 * kStrips; ++s) {
+        const size_t i = static_cast<size_t>(s % 4);
+        const std::array<int64_t, 2> range = {s / 4 * kStrip + shards.border[i],
+                                              s / 4 * kStrip + shards.border[i + 1]};
+        const auto part = Products(DetectCpuLevel(), weights.matrix(), x.rows(), range, num_x_rows);
+        if (shard[i].empty()) {
+          shard[i] = part;
+          continue;
+        }
+        for (size_t n = 0; n < part.size(); ++n) shard[i][n] += part[n];
+      }
+      std::vector<float> expected(shard[0].size());
+      for (size_t n = 0; n < expected.size(); ++n) {
+        expected[n] = (shard[0][n] + shard[1][n]) + (shard[2][n] + shard[3][n]);
+      }
+      MatMulScratch scratch(kCols);
+      std::vector<float> y(expected.size(), NAN);
+      MatMulShardedRows(DetectCpuLevel(), weights.matrix(), 0, kRows, shards, x.rows(),
+                        {y.data(), num_x_rows, kRows}, scratch);
+      EXPECT_EQ(Bits(y), Bits(expected)) << Traits(dtype).name << ", " << num_x_rows;
     }
   }
 }

@@ -154,6 +154,25 @@ TEST(ReferenceDenseTest, EmptyShardsChangeNothing) {
   }
 }
 
+TEST(ReferenceDenseTest, StripsOfAShardAreAddedBeforeTheShards) {
+  auto backend = CreateReferenceBackend();
+  ASSERT_TRUE(backend->Prepare(SmallLimits()).ok());
+  const float big = 0x1p53f;
+  // Two strips of four columns, one column a shard: shard 0 holds columns 0 and 4. The sums tell
+  // the order: big and -big of one shard cancel before anything small is added to them.
+  const TensorData tensor = Encode("w", {big, 1, 0, 0, -big, 0, 0, 0}, 1, 1, 8);
+  const auto weight = Load(*backend, tensor, WeightUse::kMatrix);
+  const FloatRows x = FloatRows::Of(8, std::vector<float>(8, 1));
+  FloatRows y(1, 1);
+  LedgerSlot ledger;
+  const ShardBorders strips = {.border = {0, 1, 2, 3, 4}, .num_strips = 2, .strip_columns = 4};
+  backend->MatMulSharded(ledger, *weight, strips, x.view(), y.view());
+  EXPECT_THAT(y.values, testing::ElementsAre(1));
+  const ShardBorders whole = {.border = {0, 2, 4, 6, 8}};
+  backend->MatMulSharded(ledger, *weight, whole, x.view(), y.view());
+  EXPECT_THAT(y.values, testing::ElementsAre(0));
+}
+
 TEST(ReferenceDenseTest, EmbedCopiesARowIntoEveryStream) {
   for (int64_t max_decoded_bytes : {kDecodeAll, kDecodeNone}) {
     auto backend = CreateReferenceBackend({.max_decoded_bytes = max_decoded_bytes});

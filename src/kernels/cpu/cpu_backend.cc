@@ -110,7 +110,7 @@ class CpuBackend final : public Backend {
     const Scratch::Frame frame(scratch_);
     const StageContext context = Context();
     const ActivationRows rows = Activate(context, x, CpuWeight::From(w).takes_quantized());
-    cpu::MatMulSharded(pool_, options_.level, CpuWeight::From(w).matrix(), borders.border, rows, y,
+    cpu::MatMulSharded(pool_, options_.level, CpuWeight::From(w).matrix(), borders, rows, y,
                        context.matmul);
     ledger.weight_bytes += CpuWeight::From(w).slab_bytes();
   }

@@ -14,8 +14,9 @@ namespace {
 // they stay in the second-level cache while all activation rows pass by.
 constexpr int64_t kPanelRows = 16;
 
-// Rows of `x` whose four partial sums are held at a time.
+// Rows of `x` whose partial sums are held at a time, divided by the number of strips of a shard.
 constexpr int64_t kShardedRows = 64;
+static_assert(kShardedRows >= kMaxShardStrips);
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -153,26 +154,31 @@ void MatMul(ThreadPool& pool, CpuLevel level, const WeightMatrix& w, const Activ
 }
 
 void MatMulShardedRows(CpuLevel level, const WeightMatrix& w, int64_t row_begin, int64_t row_end,
-                       const std::array<int64_t, 5>& borders, const ActivationRows& x,
-                       MatrixView<float> y, MatMulScratch& scratch) {
+                       const ShardBorders& shards, const ActivationRows& x, MatrixView<float> y,
+                       MatMulScratch& scratch) {
+  const ShardSegments segments = SegmentsOf(shards, w.cols);
   // The expanded panel lies in front of the partial sums.
   auto* partials =
       reinterpret_cast<float*>(scratch.data() + RoundUp(PanelBytes(scratch.max_cols()), 64));
-  constexpr int64_t kPartial = kShardedRows * kPanelRows;
+  const int64_t rows_at_a_time = kShardedRows / shards.num_strips;
+  const int64_t partial_stride = rows_at_a_time * kPanelRows;
   for (int64_t r = row_begin; r < row_end; r += kPanelRows) {
     const int64_t r_end = std::min(r + kPanelRows, row_end);
-    for (int64_t b = 0; b < y.rows; b += kShardedRows) {
-      const int64_t count = std::min(kShardedRows, y.rows - b);
+    for (int64_t b = 0; b < y.rows; b += rows_at_a_time) {
+      const int64_t count = std::min(rows_at_a_time, y.rows - b);
       ActivationRows some = x;
       if (x.values.data != nullptr) some.values = x.values.Rows(b, count);
       if (x.quantized.quants != nullptr) some.quantized = x.quantized.Rows(b, count);
-      MatMulRows(level, {w, r, r_end, nullptr, count}, borders, some,
-                 {partials, kPanelRows, kPartial}, scratch);
+      MatMulRows(level, {w, r, r_end, nullptr, count}, segments.borders(), some,
+                 {partials, kPanelRows, partial_stride}, scratch);
       for (int64_t t = 0; t < count; ++t) {
         const float* p = partials + t * kPanelRows;
         float* y_row = y.row(b + t) + (r - row_begin);
         for (int64_t i = 0; i < r_end - r; ++i) {
-          y_row[i] = (p[i] + p[i + kPartial]) + (p[i + 2 * kPartial] + p[i + 3 * kPartial]);
+          float shard[4];
+          for (int s = 0; s < 4; ++s) shard[s] = p[i + s * partial_stride];
+          for (int s = 4; s < segments.num_segments; ++s) shard[s % 4] += p[i + s * partial_stride];
+          y_row[i] = (shard[0] + shard[1]) + (shard[2] + shard[3]);
         }
       }
     }
@@ -180,14 +186,14 @@ void MatMulShardedRows(CpuLevel level, const WeightMatrix& w, int64_t row_begin,
 }
 
 void MatMulSharded(ThreadPool& pool, CpuLevel level, const WeightMatrix& w,
-                   const std::array<int64_t, 5>& borders, const ActivationRows& x,
-                   MatrixView<float> y, absl::Span<MatMulScratch> scratch) {
+                   const ShardBorders& shards, const ActivationRows& x, MatrixView<float> y,
+                   absl::Span<MatMulScratch> scratch) {
   SWITCHYARD_DCHECK(y.cols == w.rows);
   const int64_t rows_per_task = RowsPerTask(w, pool.num_threads());
   pool.ParallelFor((w.rows + rows_per_task - 1) / rows_per_task, [&](int64_t task, int thread) {
     const int64_t begin = task * rows_per_task;
     const int64_t end = std::min(begin + rows_per_task, w.rows);
-    MatMulShardedRows(level, w, begin, end, borders, x,
+    MatMulShardedRows(level, w, begin, end, shards, x,
                       {y.data + begin, y.rows, end - begin, y.row_stride},
                       scratch[static_cast<size_t>(thread)]);
   });

@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/activation_rows.h"
 #include "kernels/cpu/cpu_features.h"
+#include "kernels/shard_segments.h"
 
 namespace switchyard::kernels::cpu {
 
@@ -87,19 +88,19 @@ void MatMulRows(CpuLevel level, const MatMulTask& task, ColumnBorders borders,
 void MatMul(ThreadPool& pool, CpuLevel level, const WeightMatrix& w, const ActivationRows& x,
             MatrixView<float> y, absl::Span<MatMulScratch> scratch);
 
-// Computes y = x w^T with the columns cut into four shards at the borders; each element is
-// (p0 + p1) + (p2 + p3) of the shards' partial sums. Runs on the calling thread only.
+// Computes y = x w^T with the columns cut into four shards; each element is (p0 + p1) + (p2 + p3)
+// of the shards' partial sums. Runs on the calling thread only.
 //
 // Shapes:   x [T, cols], y [T, row_end - row_begin].
-// Threads, REQUIRES: as for MatMulRows().
+// Threads, REQUIRES: as for MatMulRows(); the shards cover all columns (shard_segments.h).
 void MatMulShardedRows(CpuLevel level, const WeightMatrix& w, int64_t row_begin, int64_t row_end,
-                       const std::array<int64_t, 5>& borders, const ActivationRows& x,
-                       MatrixView<float> y, MatMulScratch& scratch);
+                       const ShardBorders& shards, const ActivationRows& x, MatrixView<float> y,
+                       MatMulScratch& scratch);
 
 // The same for all rows of `w`, on the pool.
 void MatMulSharded(ThreadPool& pool, CpuLevel level, const WeightMatrix& w,
-                   const std::array<int64_t, 5>& borders, const ActivationRows& x,
-                   MatrixView<float> y, absl::Span<MatMulScratch> scratch);
+                   const ShardBorders& shards, const ActivationRows& x, MatrixView<float> y,
+                   absl::Span<MatMulScratch> scratch);
 
 // Quantises row `row` of `x` into row `row` of `out`; all levels give the same bits.
 //

@@ -5,6 +5,7 @@
 #include "absl/types/span.h"
 
 #include "kernels/reference/math.h"
+#include "kernels/shard_segments.h"
 
 namespace switchyard::kernels::reference {
 namespace {
@@ -62,12 +63,13 @@ template void MatMul<double>(const Weight&, int64_t, MatrixView<const double>, M
 void MatMulParts(const Weight& w, int64_t slab, const ShardBorders& borders,
                  MatrixView<const double> x, MatrixView<double> parts, Workspace& workspace) {
   SWITCHYARD_DCHECK(x.cols == w.cols() && parts.cols == w.rows() && parts.rows == 4 * x.rows);
-  // Borders that miss columns would drop them from every sum without a trace.
-  SWITCHYARD_CHECK(borders.border.front() == 0 && borders.border.back() == w.cols());
-  SWITCHYARD_CHECK(std::is_sorted(borders.border.begin(), borders.border.end()));
-  ForEachProduct(Own(w), slab, borders.border, x, workspace,
-                 [parts, num_tokens = x.rows](size_t s, int64_t t, int64_t r, double sum) {
-                   parts.row(static_cast<int64_t>(s) * num_tokens + t)[r] = sum;
+  const ShardSegments segments = SegmentsOf(borders, w.cols());
+  ForEachProduct(Own(w), slab, segments.borders(), x, workspace,
+                 [parts, num_tokens = x.rows](size_t segment, int64_t t, int64_t r, double sum) {
+                   // Segments come in order, so the first four set what the others add to.
+                   const auto shard = static_cast<int64_t>(segment % 4);
+                   double& part = parts.row(shard * num_tokens + t)[r];
+                   part = segment < 4 ? sum : part + sum;
                  });
 }
 

@@ -20,7 +20,7 @@ void MatMul(const Weight& w, int64_t slab, MatrixView<const double> x, MatrixVie
 // The parts of y = x w^T that each virtual shard of the columns contributes.
 //
 // Shapes: x [T, cols], parts [4 * T, rows]: part s of row t is row s * T + t.
-// REQUIRES: borders ascend from 0 to cols.
+// REQUIRES: the shards cover all columns.
 void MatMulParts(const Weight& w, int64_t slab, const ShardBorders& borders,
                  MatrixView<const double> x, MatrixView<double> parts, Workspace& workspace);
 
