@@ -21,12 +21,46 @@ struct Layout {
   }
 };
 
+// Parts of the committed state: of one delta net layer, and of the n-gram embedding.
+struct CommittedFloats {
+  int64_t delta_state = 0;
+  int64_t conv_tail = 0;
+  int64_t ple_tail = 0;
+};
+
+CommittedFloats CommittedFloatsOf(const model::ModelSpec& spec) {
+  CommittedFloats sizes;
+  if (const auto& net = spec.delta_net) {
+    const int64_t value_size = int64_t{net->num_value_heads} * net->head_dim;
+    sizes.delta_state = value_size * net->head_dim;
+    sizes.conv_tail =
+        (net->conv_kernel - 1) * (int64_t{2} * net->num_key_heads * net->head_dim + value_size);
+  }
+  if (const auto& ple = spec.ple) {
+    sizes.ple_tail = int64_t{ple->conv_kernel - 1} * ple->ngram_size * spec.num_residual_streams *
+                     spec.hidden_size;
+  }
+  return sizes;
+}
+
 int64_t ConvChannels(const kernels::DeltaNetShape& shape) {
   return int64_t{2} * shape.num_key_heads * shape.head_dim +
          int64_t{shape.num_value_heads} * shape.head_dim;
 }
 
 }  // namespace
+
+int64_t CommittedStateBytes(const model::ModelSpec& spec) {
+  const CommittedFloats sizes = CommittedFloatsOf(spec);
+  Layout layout;
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (layer.kind != model::LayerKind::kDeltaNet) continue;
+    layout.Take(sizes.delta_state);
+    layout.Take(sizes.conv_tail);
+  }
+  layout.Take(sizes.ple_tail);
+  return layout.next * static_cast<int64_t>(sizeof(float));
+}
 
 absl::StatusOr<RecurrentState> RecurrentState::Create(kernels::Backend& backend,
                                                       const model::ModelSpec& spec,
@@ -36,16 +70,13 @@ absl::StatusOr<RecurrentState> RecurrentState::Create(kernels::Backend& backend,
   state.layers_.resize(layers.size());
   const int64_t wide = int64_t{spec.num_residual_streams} * spec.hidden_size;
   Layout layout;
+  const CommittedFloats sizes = CommittedFloatsOf(spec);
   for (size_t l = 0; l < layers.size(); ++l) {
     if (layers[l].kind != model::LayerKind::kDeltaNet) continue;
-    const kernels::DeltaNetShape& shape = layers[l].delta_net_shape;
-    state.layers_[l].state =
-        layout.Take(int64_t{shape.num_value_heads} * shape.head_dim * shape.head_dim);
-    state.layers_[l].tail = layout.Take((shape.conv_kernel - 1) * ConvChannels(shape));
+    state.layers_[l].state = layout.Take(sizes.delta_state);
+    state.layers_[l].tail = layout.Take(sizes.conv_tail);
   }
-  if (spec.ple.has_value()) {
-    state.ple_tail_ = layout.Take((spec.ple->conv_kernel - 1) * spec.ple->ngram_size * wide);
-  }
+  if (spec.ple.has_value()) state.ple_tail_ = layout.Take(sizes.ple_tail);
   state.committed_floats_ = layout.next;
   for (size_t l = 0; l < layers.size(); ++l) {
     if (layers[l].kind == model::LayerKind::kDeltaNet) {

@@ -13,6 +13,9 @@
 
 namespace switchyard::worker {
 
+// Bytes of the committed state of one sequence: what one checkpoint takes beside its pages.
+int64_t CommittedStateBytes(const model::ModelSpec& spec);
+
 // One buffer, cut into equal parts for the slots. A slot's part begins with its *committed* state:
 // delta net states, convolution tails and the n-gram embedding's tail. Then comes what only
 // rows that may still be rejected need (pending inputs), and the index key rings. The rings are not
