@@ -15,7 +15,7 @@ using model::LayerKind;
 std::string Grouped(int64_t value) {
   std::string digits = fmt::format("{}", value);
   for (auto i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+    digits.insert(static_cast<size_t>(i), 1, ',');
   }
   return digits;
 }
@@ -161,7 +161,7 @@ void AddLayers(std::string& text, const model::ModelSpec& spec, const InspectRep
 void AddMetadata(std::string& text, const model::GgufMetadata& metadata) {
   text += "metadata\n";
   for (const model::MetadataEntry& entry : metadata.entries()) {
-    AddLine(text, model::Printable(entry.key), " " + metadata.Describe(entry));
+    AddLine(text, model::Printable(entry.key), fmt::format(" {}", metadata.Describe(entry)));
   }
 }
 

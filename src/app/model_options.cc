@@ -1,0 +1,72 @@
+#include "app/model_options.h"
+
+#include "base/status.h"
+#include "base/units.h"
+
+namespace switchyard::app {
+namespace {
+
+// Reads "4096" or "16k" into a count.
+template <typename T>
+CLI::Option* AddCount(CLI::App& command, const std::string& name, T& value,
+                      const std::string& description) {
+  return command
+      .add_option_function<std::string>(
+          name,
+          [&value, name](const std::string& text) {
+            const auto count = ParseCount(text);
+            if (!count.ok() || *count < 1 || *count > (int64_t{1} << 30)) {
+              throw CLI::ValidationError(name, "wants a count such as 4096 or 16k, got: " + text);
+            }
+            value = static_cast<T>(*count);
+          },
+          description)
+      ->type_name("COUNT");
+}
+
+}  // namespace
+
+void AddDeviceOptions(CLI::App& command, ModelOptions& options) {
+  command.add_option("--device", options.device, "Where to compute")
+      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->capture_default_str();
+  command
+      .add_option("-t,--threads", options.num_threads,
+                  "Threads that compute (default: what cores and CPU quota allow)")
+      ->check(CLI::Range(1, 1024))
+      ->envname("SWITCHYARD_THREADS");
+  command
+      .add_option("--cpu-level", options.cpu_level,
+                  "Instruction set of the CPU kernels (default: the best this machine has)")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512vnni"}))
+      ->envname("SWITCHYARD_CPU_LEVEL");
+  command.add_option("--kv-type", options.kv_type, "Type of cached keys and values")
+      ->check(CLI::IsMember({"f32", "f16", "q8_0"}))
+      ->capture_default_str();
+  AddCount(command, "--chunk", options.chunk_tokens,
+           "Prompt tokens computed at once (default: 512)");
+  command.add_flag("--huge-pages,!--no-huge-pages", options.huge_pages,
+                   "Ask for huge pages for the weights (default: on)");
+}
+
+void AddModelOptions(CLI::App& command, ModelOptions& options) {
+  command.add_option("MODEL", options.path, "GGUF file; any part of a split model")->required();
+  AddCount(command, "-c,--context", options.context,
+           "Tokens that a sequence may have (default: the model's, at most 32k)");
+  command
+      .add_option_function<std::string>(
+          "--prefix-cache-bytes",
+          [&options](const std::string& text) {
+            const auto bytes = ParseBytes(text);
+            if (!bytes.ok()) {
+              throw CLI::ValidationError("--prefix-cache-bytes",
+                                         std::string(Message(bytes.status())));
+            }
+            options.prefix_cache_bytes = *bytes;
+          },
+          "Memory for saved states of prompt prefixes, such as 2GiB")
+      ->type_name("BYTES");
+  AddDeviceOptions(command, options);
+}
+
+}  // namespace switchyard::app

@@ -1,0 +1,35 @@
+// Flags that every command which runs a model shares.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace switchyard::app {
+
+struct ModelOptions {
+  std::string path;
+  std::string device = "cpu";   // or "reference"
+  int num_threads = 0;          // 0 = as many as the machine allows this process
+  std::string cpu_level;        // empty = the best that the machine allows
+  std::string kv_type = "f16";  // or "f32", "q8_0"
+  int64_t context = 0;          // tokens; 0 = the model's, at most kDefaultContext
+  int num_slots = 1;
+  int64_t prefix_cache_bytes = 0;  // 0 = no prefix is kept
+  int chunk_tokens = 512;          // rows of a step
+  bool huge_pages = true;
+};
+
+// The cache takes address space for the whole context, so the default is bounded.
+inline constexpr int64_t kDefaultContext = 32768;
+
+// Adds `MODEL` and the flags to `command`. Values are checked while flags are read.
+void AddModelOptions(CLI::App& command, ModelOptions& options);
+
+// Adds only the flags that say where and how fast to compute (for commands with a MODEL of their
+// own form).
+void AddDeviceOptions(CLI::App& command, ModelOptions& options);
+
+}  // namespace switchyard::app

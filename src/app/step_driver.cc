@@ -1,0 +1,115 @@
+#include "app/step_driver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "app/exit_code.h"
+#include "app/interrupt.h"
+#include "base/status.h"
+#include "base/status_macros.h"
+
+namespace switchyard::app {
+
+namespace v1 = switchyard::worker::v1;
+
+StepDriver::StepDriver(std::unique_ptr<worker::Worker> worker, const worker::WorkerOptions& options)
+    : worker_(std::move(worker)), options_(options) {
+  worker_->Start([this](const StepResult& result) { OnResult(result); });
+}
+
+StepDriver::~StepDriver() { worker_->Stop(); }
+
+void StepDriver::OnResult(const StepResult& result) {
+  std::lock_guard lock(mutex_);
+  if (!result.error().empty()) error_ = result.error();
+  if (on_result_ != nullptr && result.error().empty()) (*on_result_)(result);
+  if (!result.last_of_plan() && result.error().empty()) return;
+  is_done_ = true;
+  done_.notify_one();
+}
+
+absl::Status StepDriver::Run(v1::StepPlan plan,
+                             const std::function<void(const StepResult&)>& on_result) {
+  if (IsInterrupted()) return InterruptedStatus();
+  if (needs_start_) {
+    v1::SlotStart& start = *plan.add_starts();
+    start.set_incarnation(++incarnation_);
+    start.mutable_sampling()->set_seed(0);
+    // Whoever drives counts tokens; the slot must not stop by itself.
+    start.set_max_new_tokens(static_cast<uint32_t>(options_.max_context) + 1);
+    start.set_num_prompt_tokens(0);
+    v1::PageTableUpdate& table = *plan.add_page_tables();
+    const int64_t num_pages =
+        std::min<int64_t>(options_.num_pages,
+                          (options_.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens);
+    for (int64_t page = 0; page < num_pages; ++page) table.add_pages(static_cast<uint32_t>(page));
+    needs_start_ = false;
+  }
+  for (auto& chunk : *plan.mutable_prefill()) chunk.set_incarnation(incarnation_);
+  for (auto& decode : *plan.mutable_decode()) decode.set_incarnation(incarnation_);
+  plan.set_plan(++plan_);
+  plan.set_epoch(options_.epoch);
+  {
+    std::lock_guard lock(mutex_);
+    is_done_ = false;
+    on_result_ = &on_result;
+  }
+  SWITCHYARD_RETURN_IF_ERROR(worker_->Submit(std::move(plan)));
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return is_done_; });
+  on_result_ = nullptr;
+  if (error_.empty()) return absl::OkStatus();
+  return WithExitCode(Internal("the worker failed: {}", error_), ExitCode::kWorkerLost);
+}
+
+void StepDriver::Reset() {
+  needs_start_ = true;
+  position_ = 0;
+}
+
+absl::Status StepDriver::Prefill(absl::Span<const int32_t> token_ids, int chunk_tokens, bool sample,
+                                 const LogitsCallback& on_logits) {
+  chunk_tokens = std::min(chunk_tokens, options_.max_step_rows);
+  for (size_t begin = 0; begin < token_ids.size(); begin += static_cast<size_t>(chunk_tokens)) {
+    const auto piece = token_ids.subspan(begin, static_cast<size_t>(chunk_tokens));
+    v1::StepPlan plan;
+    plan.set_run_ahead(1);
+    v1::PrefillChunk& chunk = *plan.add_prefill();
+    chunk.set_first_position(static_cast<uint32_t>(position_));
+    chunk.mutable_token_ids()->Add(piece.begin(), piece.end());
+    chunk.set_return_all_logits(static_cast<bool>(on_logits));
+    chunk.set_sample(sample && begin + piece.size() == token_ids.size());
+    absl::Status delivered;
+    const auto take = [&](const StepResult& result) {
+      if (!on_logits) return;
+      const std::string& bytes = result.slots(0).logits();
+      const auto* logits = reinterpret_cast<const float*>(bytes.data());
+      const size_t vocab_size = bytes.size() / sizeof(float) / piece.size();
+      for (size_t i = 0; i < piece.size() && delivered.ok(); ++i) {
+        delivered = on_logits({logits + i * vocab_size, vocab_size});
+      }
+    };
+    SWITCHYARD_RETURN_IF_ERROR(Run(std::move(plan), take));
+    SWITCHYARD_RETURN_IF_ERROR(delivered);
+    position_ += static_cast<int64_t>(piece.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> StepDriver::Decode(int count) {
+  v1::StepPlan plan;
+  plan.set_run_ahead(static_cast<uint32_t>(count));
+  plan.add_decode();
+  std::vector<int32_t> tokens;
+  tokens.reserve(static_cast<size_t>(count));
+  SWITCHYARD_RETURN_IF_ERROR(Run(std::move(plan), [&](const StepResult& result) {
+    for (uint32_t id : result.slots(0).token_ids()) tokens.push_back(static_cast<int32_t>(id));
+  }));
+  if (static_cast<int>(tokens.size()) != count) {
+    return ResourceExhausted("the context of {} tokens is full", options_.max_context);
+  }
+  position_ += count;
+  return tokens;
+}
+
+}  // namespace switchyard::app

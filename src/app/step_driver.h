@@ -1,0 +1,69 @@
+// Runs single plans on a worker and waits: for commands that measure or look inside, without the
+// coordinator's engine.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "worker/worker.h"
+
+namespace switchyard::app {
+
+// Drives slot 0 of a worker through one sequence at a time.
+//
+// Threads: one at a time.
+class StepDriver {
+ public:
+  // `max_step_rows` and `num_pages` are those that the worker was created with.
+  StepDriver(std::unique_ptr<worker::Worker> worker, const worker::WorkerOptions& options);
+  ~StepDriver();
+
+  // Called with each row's logits, [vocab_size], in order.
+  using LogitsCallback = std::function<absl::Status(absl::Span<const float> logits)>;
+
+  // Forgets the sequence and starts an empty one that may have as many tokens as the context.
+  void Reset();
+
+  // Computes `token_ids` at the end of the sequence, in chunks of at most `chunk_tokens`. With
+  // `sample`, the worker draws a token from the last row, from which Decode() goes on. If
+  // `on_logits` is set it gets every row.
+  absl::Status Prefill(absl::Span<const int32_t> token_ids, int chunk_tokens, bool sample,
+                       const LogitsCallback& on_logits);
+
+  // Generates `count` more tokens greedily, whatever they are.
+  absl::StatusOr<std::vector<int32_t>> Decode(int count);
+
+  int64_t position() const { return position_; }
+  const worker::Worker& worker() const { return *worker_; }
+
+ private:
+  using StepResult = switchyard::worker::v1::StepResult;
+
+  // Submits the plan and hands each of its results to `on_result`, on the step thread.
+  absl::Status Run(switchyard::worker::v1::StepPlan plan,
+                   const std::function<void(const StepResult&)>& on_result);
+  void OnResult(const StepResult& result);
+
+  std::unique_ptr<worker::Worker> worker_;
+  worker::WorkerOptions options_;
+  uint64_t plan_ = 0;
+  uint64_t incarnation_ = 0;
+  bool needs_start_ = true;
+  int64_t position_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable done_;
+  bool is_done_ = false;
+  std::string error_;
+  const std::function<void(const StepResult&)>* on_result_ = nullptr;
+};
+
+}  // namespace switchyard::app

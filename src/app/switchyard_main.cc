@@ -1,0 +1,67 @@
+// The one binary.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "app/command.h"
+#include "app/exit_code.h"
+#include "app/interrupt.h"
+#include "app/terminal.h"
+#include "app/version.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace switchyard::app {
+namespace {
+
+int Main(int argc, char** argv) {
+  CLI::App app("Switchyard: inference for mixture-of-experts models", "switchyard");
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of all commands");
+  app.set_version_flag("--version", std::string(Version()));
+  app.set_config("--config", "", "TOML file with values for flags; flags given here win")
+      ->envname("SWITCHYARD_CONFIG");
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    // One line that says what is wrong and where to read on.
+    return fmt::format("switchyard: {} (try: {} --help)\n", error.what(),
+                       failed->get_subcommands().empty()
+                           ? "switchyard"
+                           : "switchyard " + failed->get_subcommands().front()->get_name());
+  });
+  bool verbose = false;
+  bool quiet = false;
+  app.add_flag("-v,--verbose", verbose, "Log more");
+  app.add_flag("-q,--quiet", quiet, "Log warnings and errors only");
+  app.fallthrough();
+
+  CommandBody body;
+  AddRunCommand(app, body);
+  AddInspectCommand(app, body);
+  AddTokenizeCommand(app, body);
+  AddEvalCommand(app, body);
+  AddBenchCommand(app, body);
+  AddSynthCommand(app, body);
+  AddVersionCommand(app, body);
+  AddCompletionCommand(app, body);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool is_help = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
+    app.exit(error);
+    return static_cast<int>(is_help ? ExitCode::kOk : ExitCode::kUsage);
+  }
+  LogOptions log_options;
+  log_options.threshold = quiet ? LogLevel::kWarning : verbose ? LogLevel::kDebug : LogLevel::kInfo;
+  log_options.color = UseColor();
+  InitLogging(log_options);
+  InstallInterruptHandlers();
+
+  const absl::Status status = body();
+  if (!status.ok()) fmt::print(stderr, "switchyard: {}\n", Message(status));
+  return static_cast<int>(ExitCodeOf(status));
+}
+
+}  // namespace
+}  // namespace switchyard::app
+
+int main(int argc, char** argv) { return switchyard::app::Main(argc, argv); }

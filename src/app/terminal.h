@@ -1,0 +1,21 @@
+// What the program may draw: only on a terminal, and without colour where NO_COLOR is set.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+#include "base/progress_bar.h"
+
+namespace switchyard::app {
+
+// True if stderr is a terminal and NO_COLOR is not set.
+bool UseColor();
+
+// Options for a bar on stderr.
+ProgressBar::Options TerminalProgressOptions(ProgressBar::Unit unit = ProgressBar::Unit::kBytes);
+
+// Writes to stdout and flushes it. Errors: kDataLoss if the reader is gone or the disk is full.
+absl::Status WriteOutput(std::string_view text);
+
+}  // namespace switchyard::app

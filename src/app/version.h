@@ -1,0 +1,15 @@
+// What this build is.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace switchyard::app {
+
+// Version of the project, as in CMakeLists.txt.
+std::string_view Version();
+
+// Compiler, build type, sanitizers and whether CUDA is in, on one line.
+std::string BuildDescription();
+
+}  // namespace switchyard::app
