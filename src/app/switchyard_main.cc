@@ -13,6 +13,17 @@
 namespace switchyard::app {
 namespace {
 
+// One line that says what is wrong and where to read on.
+std::string UsageError(const CLI::App* app, const CLI::Error& error) {
+  const auto chosen = app->get_subcommands();
+  if (chosen.empty() && !app->remaining().empty()) {
+    return fmt::format("switchyard: no such command: {} (try: switchyard --help)\n",
+                       app->remaining().front());
+  }
+  return fmt::format("switchyard: {} (try: switchyard {}--help)\n", error.what(),
+                     chosen.empty() ? "" : chosen.front()->get_name() + " ");
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Switchyard: inference for mixture-of-experts models", "switchyard");
   app.require_subcommand(1);
@@ -20,13 +31,7 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", std::string(Version()));
   app.set_config("--config", "", "TOML file with values for flags; flags given here win")
       ->envname("SWITCHYARD_CONFIG");
-  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    // One line that says what is wrong and where to read on.
-    return fmt::format("switchyard: {} (try: {} --help)\n", error.what(),
-                       failed->get_subcommands().empty()
-                           ? "switchyard"
-                           : "switchyard " + failed->get_subcommands().front()->get_name());
-  });
+  app.failure_message(&UsageError);
   bool verbose = false;
   bool quiet = false;
   app.add_flag("-v,--verbose", verbose, "Log more");

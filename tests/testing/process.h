@@ -16,13 +16,13 @@ struct ProcessResult {
 };
 
 struct ProcessOptions {
-  std::string input;                     // on standard input
-  std::vector<std::string> environment;  // "NAME=value", added to this process's own
+  std::string input{};                     // on standard input
+  std::vector<std::string> environment{};  // "NAME=value", added to this process's own
   // Called with the process id once `when_out_has` bytes have come on standard output.
   size_t when_out_has = 0;
-  std::function<void(pid_t)> then;
+  std::function<void(pid_t)> then{};
   int64_t max_file_bytes = 0;  // RLIMIT_FSIZE; 0 = none
-  std::string out_path;        // standard output goes to this file instead
+  std::string out_path{};      // standard output goes to this file instead
 };
 
 // Runs `arguments` (the program first) to its end.

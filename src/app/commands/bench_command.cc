@@ -107,7 +107,9 @@ absl::Status RunThreads(const LoadedModel& model, ModelOptions options,
                         std::vector<BenchRow>& rows) {
   int64_t longest = 0;
   for (const BenchCase& test : cases) {
-    longest = std::max<int64_t>(longest, test.depth + test.num_prompt + test.num_gen + 1);
+    // A generation starts from one more token; its last one is never computed.
+    longest = std::max<int64_t>(
+        longest, test.depth + std::max(test.num_prompt, test.num_gen > 0 ? test.num_gen + 1 : 0));
   }
   if (longest > model.spec.context_length) {
     return WithExitCode(InvalidArgument("the longest test needs {} tokens, the context has {}",
