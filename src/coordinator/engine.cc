@@ -185,6 +185,9 @@ class Engine::Impl {
       // Steps that were under way when a sequence ended still report it.
       if (sequence == nullptr || sequence->incarnation != slot_result.incarnation()) continue;
       counters_.completion_tokens += slot_result.token_ids_size();
+      if (slot_result.token_ids().empty() && slot_result.num_rows() > 0) {
+        sequence->DeliverProgress(slot_result.position(), now_seconds);
+      }
       if (sequence->DeliverTokens(slot_result, now_seconds)) {
         Finish(*sequence, FinishReason::kStopSequence, "");
       } else if (slot_result.stop() != v1::SLOT_STOP_UNSPECIFIED) {

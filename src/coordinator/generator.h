@@ -46,7 +46,9 @@ struct Usage {
   int completion_tokens = 0;
 };
 
-// Seconds since Start(); rates follow the definitions of docs/metrics.md.
+// Seconds since Start(). Prefill speed is evaluated prompt tokens (without reused ones) by
+// prefill_seconds; decode speed is (completion_tokens - 1) by decode_seconds, since the first token
+// belongs to prefill.
 struct Timings {
   double queue_seconds = 0;    // until the first chunk was planned
   double prefill_seconds = 0;  // from there to the first token
@@ -67,6 +69,7 @@ struct GenerationEvent {
   std::vector<TokenInfo> logprobs;
   std::vector<float> logits;  // [tokens, vocab_size] when asked for
   bool started = false;       // first event: usage.prompt_tokens and cached_tokens are known
+  int64_t num_prefilled = 0;  // tokens of the prompt that are computed or reused so far
   bool finished = false;
   FinishReason reason = FinishReason::kCancelled;
   std::string stop_sequence;  // which one matched

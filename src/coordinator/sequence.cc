@@ -21,8 +21,16 @@ Sequence::Sequence(uint64_t id, GenerationRequest request, Generator::EventCallb
 void Sequence::DeliverStarted(int64_t cached_tokens, double now_seconds) {
   admitted_seconds_ = now_seconds;
   usage_.cached_tokens = static_cast<int>(cached_tokens);
+  num_prefilled_ = cached_tokens;
   GenerationEvent event;
   event.started = true;
+  event.timings = TimingsAt(now_seconds);
+  Deliver(std::move(event));
+}
+
+void Sequence::DeliverProgress(int64_t num_prefilled, double now_seconds) {
+  num_prefilled_ = num_prefilled;
+  GenerationEvent event;
   event.timings = TimingsAt(now_seconds);
   Deliver(std::move(event));
 }
@@ -30,6 +38,7 @@ void Sequence::DeliverStarted(int64_t cached_tokens, double now_seconds) {
 bool Sequence::DeliverTokens(const v1::SlotResult& result, double now_seconds) {
   if (result.token_ids().empty()) return false;
   const bool ends_with_stop_token = result.stop() == v1::SLOT_STOP_TOKEN;
+  num_prefilled_ = num_prompt_tokens();
   if (usage_.completion_tokens == 0) first_token_seconds_ = now_seconds;
   last_token_seconds_ = now_seconds;
 
@@ -80,6 +89,7 @@ void Sequence::DeliverFinished(FinishReason reason, std::string_view error, doub
 
 void Sequence::Deliver(GenerationEvent event) {
   event.usage = usage_;
+  event.num_prefilled = num_prefilled_;
   callback_(event);
 }
 

@@ -32,6 +32,9 @@ class Sequence {
   // Delivers the event that tells how much of the prompt was reused.
   void DeliverStarted(int64_t cached_tokens, double now_seconds);
 
+  // Delivers how far the prompt is: `num_prefilled` of its tokens are computed or reused.
+  void DeliverProgress(int64_t num_prefilled, double now_seconds);
+
   // Takes what a step sampled and delivers it. Returns true when a stop string ended the text; the
   // tokens after it are dropped.
   bool DeliverTokens(const switchyard::worker::v1::SlotResult& result, double now_seconds);
@@ -59,6 +62,7 @@ class Sequence {
   model::Detokenizer detokenizer_;
   StopMatcher stop_matcher_;
   Usage usage_;
+  int64_t num_prefilled_ = 0;
   double created_seconds_;
   double admitted_seconds_ = 0;
   double first_token_seconds_ = 0;

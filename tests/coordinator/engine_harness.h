@@ -21,6 +21,7 @@ struct Collected {
   std::vector<int32_t> token_ids;
   int num_started = 0;
   int num_finished = 0;
+  std::vector<int64_t> progress;  // num_prefilled of every event
   GenerationEvent last;
 };
 
@@ -56,6 +57,7 @@ class EngineHarness {
       Collected& c = collected_[key];
       c.num_started += event.started;
       c.num_finished += event.finished;
+      c.progress.push_back(event.num_prefilled);
       c.text += event.text;
       c.token_ids.insert(c.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
       c.last = event;

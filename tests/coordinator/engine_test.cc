@@ -115,6 +115,13 @@ TEST(EngineTest, SecondTurnReusesTheFirst) {
   EXPECT_THAT(h.worker().violations(), IsEmpty());
 }
 
+TEST(EngineTest, ReportsProgressOfThePrompt) {
+  Harness h(Harness::WorkerOptions(1, 64, 0), {});
+  const Collected c = h.Run(Harness::Request(Harness::Prompt(700, 1), 2), 0);
+  // A step has 256 rows here, and the last page border of the prompt is a chunk's end.
+  EXPECT_THAT(c.progress, ::testing::ElementsAre(0, 256, 512, 640, 700, 700, 700));
+}
+
 TEST(EngineTest, MessageBordersMakeCheckpoints) {
   Harness h(Harness::WorkerOptions(2, 64, 8), {});
   const auto system = Harness::Prompt(200, 1);

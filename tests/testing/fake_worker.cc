@@ -192,7 +192,15 @@ void FakeWorker::RunStep(const v1::StepPlan& plan, int step, v1::StepResult& res
       std::lock_guard lock(mutex_);
       ++num_saves_;
     }
-    if (chunk.sample()) Sample(chunk.slot(), slot, result);
+    if (chunk.sample()) {
+      Sample(chunk.slot(), slot, result);
+    } else {
+      v1::SlotResult& out = *result.add_slots();
+      out.set_slot(chunk.slot());
+      out.set_incarnation(slot.incarnation);
+      out.set_position(static_cast<uint32_t>(slot.tokens.size()));
+      out.set_num_rows(static_cast<uint32_t>(chunk.token_ids_size()));
+    }
   }
   if (num_rows > options_.capacity.max_step_rows) Violate("more rows than a step may have");
 }

@@ -14,6 +14,7 @@
 #include "app/loaded_model.h"
 #include "app/prompt.h"
 #include "app/terminal.h"
+#include "base/progress_bar.h"
 #include "base/status.h"
 #include "base/status_macros.h"
 
@@ -56,6 +57,7 @@ class Answer {
                    bool print) {
     auto id = generator.Start(std::move(request), [this, print](const GenerationEvent& event) {
       std::lock_guard lock(mutex_);
+      ShowProgress(event);
       text_ += event.text;
       token_ids_.insert(token_ids_.end(), event.token_ids.begin(), event.token_ids.end());
       if (print && write_status_.ok() && !event.text.empty()) {
@@ -92,8 +94,22 @@ class Answer {
   const GenerationEvent& last() const { return last_; }
 
  private:
+  // A bar while the prompt is computed; it goes before the first text comes.
+  void ShowProgress(const GenerationEvent& event) {
+    if (!event.token_ids.empty() || event.finished) {
+      bar_.reset();
+      return;
+    }
+    if (bar_ == nullptr) {
+      bar_ = std::make_unique<ProgressBar>("prompt", event.usage.prompt_tokens,
+                                           TerminalProgressOptions(ProgressBar::Unit::kTokens));
+    }
+    bar_->Set(event.num_prefilled);
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::unique_ptr<ProgressBar> bar_;
   std::string text_;
   std::vector<int32_t> token_ids_;
   GenerationEvent last_;
