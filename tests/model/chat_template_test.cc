@@ -320,8 +320,8 @@ TEST(ChatTemplateTest, StopsEndlessWork) {
       "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
       "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
       // Calls inside blocks and brackets: the deepest the evaluator gets.
-      "{% macro f() %}" + Repeated("{% if 1 %}", 50) + "{{ " + Repeated("[", 50) + "f()" +
-          Repeated("]", 50) + " }}" + Repeated("{% endif %}", 50) + "{% endmacro %}{{ f() }}",
+      "{% macro f() %}" + Repeated("{% if 1 %}", 30) + "{{ " + Repeated("[", 30) + "f()" +
+          Repeated("]", 30) + " }}" + Repeated("{% endif %}", 30) + "{% endmacro %}{{ f() }}",
       "{% macro f() %}{{ 'a'" + Repeated(" + 'a'", 200) + " + f()" + Repeated("|trim", 40) +
           " }}{% endmacro %}{{ f() }}",
       "{% macro f() %}{{ f()" + Repeated(" + 'a'", 200) + " }}{% endmacro %}{{ f() }}",

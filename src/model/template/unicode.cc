@@ -116,8 +116,13 @@ ByteRange StripRange(std::string_view text, bool left, bool right,
 size_t Find(std::string_view text, std::string_view needle, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (needle.empty()) return from;
+  // The first byte first: often that is the match, and then the rest of the text is not touched.
+  const void* first = std::memchr(text.data() + from, needle[0], text.size() - from);
+  if (first == nullptr) return std::string_view::npos;
+  const auto at = static_cast<size_t>(static_cast<const char*>(first) - text.data());
+  if (text.substr(at, needle.size()) == needle) return at;
   // memmem() is linear in glibc; std::string_view::find() is quadratic at its worst.
-  const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
+  const void* found = memmem(text.data() + at, text.size() - at, needle.data(), needle.size());
   if (found == nullptr) return std::string_view::npos;
   return static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
