@@ -81,7 +81,9 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> StepExecutor::Create(
   }
   self.batch_.Reserve(options.max_step_rows, options.num_slots);
   self.work_.reserve(self.slots_.size());
-  self.host_logits_.resize(static_cast<size_t>(kLogitRows) * static_cast<size_t>(spec.vocab_size));
+  // Not initialised: rows that no step fills take no memory.
+  self.host_logits_.reset(
+      new float[static_cast<size_t>(kLogitRows) * static_cast<size_t>(spec.vocab_size)]);
   self.limits_ = {.num_slots = options.num_slots,
                   .num_pages = options.num_pages,
                   .num_checkpoints = options.num_checkpoints,
@@ -337,7 +339,7 @@ absl::Status StepExecutor::FinishOutputs() {
     const MatrixView<const float> logits = forward_->Logits(first, count, ledger_);
     backend_->Download(ledger_[v1::STAGE_HEAD], logits.data,
                        count * static_cast<int64_t>(vocab_size * sizeof(float)),
-                       host_logits_.data());
+                       host_logits_.get());
     for (int64_t i = 0; i < count; ++i) {
       while (first + i >= work->first_output + work->num_outputs) ++work;
       const absl::Span<const float> row(&host_logits_[static_cast<size_t>(i) * vocab_size],

@@ -111,7 +111,7 @@ class StepExecutor {
   Ledger ledger_;
   Batch batch_;
   std::vector<Work> work_;
-  std::vector<float> host_logits_;  // [kLogitRows, vocab_size]
+  std::unique_ptr<float[]> host_logits_;  // [kLogitRows, vocab_size]
   std::vector<Candidate> candidates_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ struct Case {
   std::string model;
   Device device;
 };
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.model << (c.device.reference ? " reference" : " cpu");
+}
 
 std::string Name(const testing::TestParamInfo<Case>& info) {
   return info.param.model + (info.param.device.reference ? "Reference" : "Cpu");
@@ -38,6 +43,13 @@ float MaxDifference(absl::Span<const float> a, absl::Span<const float> b) {
     if (!(d <= difference)) difference = d;
   }
   return difference;
+}
+
+double RmsDifference(absl::Span<const float> a, absl::Span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += std::pow(double{a[i]} - b[i], 2);
+  return std::sqrt(sum / static_cast<double>(a.size()));
 }
 
 class InvarianceTest : public testing::TestWithParam<Case> {
@@ -66,13 +78,18 @@ TEST_P(InvarianceTest, ChunksOf64And128GiveTheBitsOfOneChunk) {
 TEST_P(InvarianceTest, OtherChunksAgreeWithinRounding) {
   EngineHarness engine = Open();
   const std::vector<float> whole = engine.PrefillLogits(0, tokens_);
-  // Sums in another order; quantised activations may round to the other side, which moves a logit
-  // of these random networks far more than a sum does. The reference keeps activations as they are.
+  // Sums in another order differ by rounding. Where activations are quantised, rounding may put one
+  // on the other side of a step, and that moves logits as quantising them at all does: by an RMS of
+  // at most 0.1 (golden_test.cc). A wrong state at a border gives an RMS above 1.
   const bool exact =
       GetParam().device.reference || GetParam().model == "base" || GetParam().model == "qsa";
-  const float tolerance = exact ? 1e-3f : 0.3f;
   for (const int64_t chunk : {1, 7, 100}) {
-    EXPECT_LE(MaxDifference(engine.PrefillLogits(0, tokens_, chunk), whole), tolerance) << chunk;
+    const std::vector<float> pieces = engine.PrefillLogits(0, tokens_, chunk);
+    if (exact) {
+      EXPECT_LE(MaxDifference(pieces, whole), 1e-3f) << chunk;
+    } else {
+      EXPECT_LE(RmsDifference(pieces, whole), 0.1) << chunk;
+    }
   }
 }
 
