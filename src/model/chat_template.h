@@ -45,7 +45,7 @@ struct RenderedChat {
 
 // A parsed chat template in the part of Jinja2 that chat templates use, as Hugging Face's
 // transformers runs them: trim_blocks and lstrip_blocks on, `tojson` without sorting or escaping,
-// raise_exception(), strftime_now(). docs: serving of templates in docs/architecture.md.
+// raise_exception(), strftime_now().
 //
 // Templates and messages are untrusted. Limits: source 256 KiB, nesting 64, 10^6 steps, output
 // 16 MiB. Text remembers where it came from through all operations, so that what a user wrote can
@@ -96,7 +96,7 @@ class ChatTemplate {
   ChatTemplate(std::shared_ptr<const std::string> source,
                std::shared_ptr<const jinja::Program> program, bool is_builtin);
 
-  // The source outlives nothing: programs copy what they need. Shared so that copies are cheap.
+  // Shared so that copies are cheap.
   std::shared_ptr<const std::string> source_;
   std::shared_ptr<const jinja::Program> program_;
   bool is_builtin_;

@@ -70,7 +70,7 @@ TEST(ChatTemplateCorpusTest, SurvivesMutations) {
         bytes[at] = static_cast<char>(random());
       } else if (kind == 1) {
         bytes.erase(at, random() % 4);
-        if (bytes.empty()) bytes = "x";
+        if (bytes.empty()) bytes.push_back('x');
       } else {
         bytes.insert(at, any_piece());
       }
