@@ -61,20 +61,27 @@ absl::StatusOr<DType> ParseType(std::string_view text) {
   return *type;
 }
 
-// The only place that lets the library throw: a broken expression is an error of the user's.
-absl::StatusOr<std::regex> ParseRegex(const std::string& text) {
-  try {
-    return std::regex(text, std::regex::ECMAScript | std::regex::optimize);
-  } catch (const std::regex_error& error) {
-    return InvalidArgument("not a regular expression: {} ({})", text, error.what());
-  }
-}
-
 bool IsIq(DType type) { return Traits(type).name.starts_with("IQ"); }
 
 bool Fits(DType type, int64_t row_length) { return row_length % Traits(type).block_length == 0; }
 
 }  // namespace
+
+void TypeRules::FreeRegex::operator()(regex_t* regex) const {
+  regfree(regex);
+  delete regex;
+}
+
+absl::StatusOr<TypeRules::Regex> TypeRules::ParseRegex(const std::string& text) {
+  auto regex = std::make_unique<regex_t>();
+  const int error = regcomp(regex.get(), text.c_str(), REG_EXTENDED | REG_NOSUB);
+  if (error != 0) {
+    char reason[128];
+    regerror(error, regex.get(), reason, sizeof(reason));
+    return InvalidArgument("not a regular expression: {} ({})", text, reason);
+  }
+  return Regex(regex.release());
+}
 
 absl::StatusOr<TypeRules> TypeRules::Create(const SynthOptions& options) {
   TypeRules rules;
@@ -104,7 +111,7 @@ absl::StatusOr<TypeRules> TypeRules::Create(const SynthOptions& options) {
     }
   }
   for (const auto& [pattern, name] : items) {
-    SWITCHYARD_ASSIGN_OR_RETURN(std::regex regex, ParseRegex(pattern));
+    SWITCHYARD_ASSIGN_OR_RETURN(Regex regex, ParseRegex(pattern));
     SWITCHYARD_ASSIGN_OR_RETURN(const DType type, ParseType(name));
     rules.rules_.emplace_back(std::move(regex), type);
   }
@@ -115,7 +122,9 @@ DType TypeRules::Choose(const std::string& name, int64_t row_length, bool is_vec
   DType type = is_mixed_ ? MixedType(name, is_vector) : DType::kF32;
   for (const auto& [regex, wanted] : rules_) {
     const bool is_float = Traits(wanted).block_length == 1;
-    if ((!is_vector || is_float) && std::regex_search(name, regex)) type = wanted;
+    if ((!is_vector || is_float) && regexec(regex.get(), name.c_str(), 0, nullptr, 0) == 0) {
+      type = wanted;
+    }
   }
   return FallbackType(type, row_length);
 }

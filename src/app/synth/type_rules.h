@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <regex>
+#include <memory>
+#include <regex.h>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,7 +25,8 @@ namespace switchyard::app {
 //
 // On top of it gate_up_type, down_type and dense_type, then the items `regex=TYPE` in their order:
 // the last that matches wins. `types` is a comma-separated list of one layout (f32 if none is
-// given) and of items. Vectors change to F16 and BF16 only.
+// given) and of items, whose expressions are POSIX extended ones. Vectors change to F16 and BF16
+// only.
 class TypeRules {
  public:
   // Errors: kInvalidArgument for an unknown layout or type, or a broken regular expression.
@@ -39,7 +41,13 @@ class TypeRules {
 
  private:
   bool is_mixed_ = false;
-  std::vector<std::pair<std::regex, DType>> rules_;
+  struct FreeRegex {
+    void operator()(regex_t* regex) const;
+  };
+  using Regex = std::unique_ptr<regex_t, FreeRegex>;
+  static absl::StatusOr<Regex> ParseRegex(const std::string& text);
+
+  std::vector<std::pair<Regex, DType>> rules_;
 };
 
 // `type`, or what takes its place where rows of `row_length` are no whole number of its blocks, as
