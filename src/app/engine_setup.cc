@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "app/exit_code.h"
+#include "app/interrupt.h"
 #include "app/local_worker.h"
 #include "app/terminal.h"
 #include "base/cpu_topology.h"
@@ -109,6 +110,7 @@ absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
           bar = std::make_unique<ProgressBar>("loading", total, TerminalProgressOptions());
         }
         bar->Set(done);
+        return IsInterrupted() ? InterruptedStatus() : absl::OkStatus();
       });
   bar.reset();
   if (!worker.ok()) {

@@ -43,7 +43,7 @@ double Now() { return MonotonicClock::Get().NowSeconds(); }
 absl::StatusOr<std::unique_ptr<StepExecutor>> StepExecutor::Create(
     const model::GgufFile& file, const model::ModelSpec& spec,
     std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
-    const Worker::LoadProgress& progress) {
+    const LoadProgress& progress) {
   SWITCHYARD_RETURN_IF_ERROR(CheckOptions(options, spec));
   std::unique_ptr<StepExecutor> executor(new StepExecutor(spec, options));
   StepExecutor& self = *executor;

@@ -37,7 +37,7 @@ class StepExecutor {
   static absl::StatusOr<std::unique_ptr<StepExecutor>> Create(
       const model::GgufFile& file, const model::ModelSpec& spec,
       std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
-      const Worker::LoadProgress& progress);
+      const LoadProgress& progress);
 
   // What a plan may name, for the PlanValidator in front of this object.
   const PlanLimits& limits() const { return limits_; }

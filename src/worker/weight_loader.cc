@@ -194,9 +194,8 @@ int64_t LoadedFileBytes(const model::ModelSpec& spec) {
   return bytes;
 }
 
-absl::StatusOr<ModelWeights> LoadWeights(
-    const model::GgufFile& file, const model::ModelSpec& spec, kernels::Backend& backend,
-    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress) {
+absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const model::ModelSpec& spec,
+                                         kernels::Backend& backend, const LoadProgress& progress) {
   const int64_t total_bytes = LoadedFileBytes(spec);
   SWITCHYARD_RETURN_IF_ERROR(backend.ReserveWeights(total_bytes));
   ModelWeights weights;
@@ -219,8 +218,7 @@ absl::StatusOr<ModelWeights> LoadWeights(
     target = weight->get();
     weights.owned.push_back(*std::move(weight));
     done_bytes += tensor->bytes();
-    if (progress) progress(done_bytes, total_bytes);
-    return absl::OkStatus();
+    return progress ? progress(done_bytes, total_bytes) : absl::OkStatus();
   };
   SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, weights, load));
   SWITCHYARD_RETURN_IF_ERROR(file.CheckUnchanged());

@@ -17,13 +17,17 @@ namespace switchyard::worker {
 // the file and draft blocks are not used: neither is counted.
 int64_t LoadedFileBytes(const model::ModelSpec& spec);
 
+// Called after each tensor, with bytes done and in total. An error ends the loading and is
+// returned: somebody interrupted it.
+using LoadProgress = std::function<absl::Status(int64_t done_bytes, int64_t total_bytes)>;
+
 // Loads each tensor of the trunk once. The file is read, not mapped, and the backend takes it
 // piece by piece: the peak is one copy of the weights and one piece.
 //
-// Errors: kDataLoss for a file that was cut or changed meanwhile, kResourceExhausted,
+// Errors: what `progress` returns, kDataLoss for a file that was cut or changed meanwhile,
+// kResourceExhausted,
 //         kUnimplemented with the tensor's name (no kernel for its type).
-absl::StatusOr<ModelWeights> LoadWeights(
-    const model::GgufFile& file, const model::ModelSpec& spec, kernels::Backend& backend,
-    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress);
+absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const model::ModelSpec& spec,
+                                         kernels::Backend& backend, const LoadProgress& progress);
 
 }  // namespace switchyard::worker

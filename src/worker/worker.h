@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
+#include "worker/weight_loader.h"
 
 namespace switchyard::worker {
 
@@ -51,8 +52,6 @@ class Worker {
  public:
   // The result is valid during the call only.
   using ResultCallback = std::function<void(const switchyard::worker::v1::StepResult&)>;
-  // Called while weights load, from one thread: bytes done and in total.
-  using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
   // Loads the weights of `spec` into `backend` and allocates all state. `file` and `spec` must
   // outlive the worker (the n-gram table is read from the map).

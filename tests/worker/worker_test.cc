@@ -64,9 +64,12 @@ class WorkerTest : public testing::Test {
     absl::StatusOr<model::ModelSpec> spec = model::LoadModelSpec(*file_);
     EXPECT_TRUE(spec.ok()) << spec.status();
     spec_ = *std::move(spec);
-    absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Create(
-        *file_, spec_, MakeBackend(kReference), TestOptions(192, 2),
-        [this](int64_t done, int64_t total) { progress_.emplace_back(done, total); });
+    absl::StatusOr<std::unique_ptr<Worker>> worker =
+        Worker::Create(*file_, spec_, MakeBackend(kReference), TestOptions(192, 2),
+                       [this](int64_t done, int64_t total) {
+                         progress_.emplace_back(done, total);
+                         return absl::OkStatus();
+                       });
     EXPECT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
   }
@@ -118,6 +121,17 @@ TEST_F(WorkerTest, ReportsLoadingUpToTheTotal) {
   for (size_t i = 1; i < progress_.size(); ++i) {
     EXPECT_GT(progress_[i].first, progress_[i - 1].first);
   }
+}
+
+TEST_F(WorkerTest, LoadingEndsWhenItIsInterrupted) {
+  int num_calls = 0;
+  const auto worker = Worker::Create(*file_, spec_, MakeBackend(kReference), WorkerOptions(),
+                                     [&](int64_t, int64_t) {
+                                       ++num_calls;
+                                       return absl::CancelledError("enough");
+                                     });
+  EXPECT_EQ(worker.status(), absl::CancelledError("enough"));
+  EXPECT_EQ(num_calls, 1);
 }
 
 TEST_F(WorkerTest, RunsAheadUntilThePlanIsUsedUp) {
