@@ -104,9 +104,9 @@ constexpr Library kLibraries[] = {
 
 constexpr std::string_view kSystemFolders[] = {"sys/", "linux/", "netinet/", "arpa/"};
 constexpr std::string_view kSystemHeaders[] = {
-    "cpuid.h",     "dirent.h",  "dlfcn.h", "errno.h",  "execinfo.h", "fcntl.h",
-    "immintrin.h", "malloc.h",  "netdb.h", "poll.h",   "pthread.h",  "sched.h",
-    "signal.h",    "termios.h", "time.h",  "unistd.h", "x86intrin.h"};
+    "cpuid.h",     "dirent.h", "dlfcn.h",   "errno.h", "execinfo.h", "fcntl.h",
+    "immintrin.h", "malloc.h", "netdb.h",   "poll.h",  "pthread.h",  "sched.h",
+    "regex.h",     "signal.h", "termios.h", "time.h",  "unistd.h",   "x86intrin.h"};
 
 // "base/log.h" out of `#include "base/log.h"  // why`, with the opening quote or bracket kept.
 // Nothing for other lines.
