@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+
 #include "base/dtype.h"
 #include "base/tensor_view.h"
 #include "kernels/ledger_slot.h"
@@ -21,9 +22,9 @@ namespace switchyard::kernels {
 // One forward pass's worth of mathematics on one device.
 //
 // Conventions: T is the number of rows (tokens) of the step, of any mix of sequences; rows of one
-// sequence are adjacent and in order. Wide rows hold num_streams * hidden_size values, stream-major.
-// All activations are F32. A stage with zero rows does nothing. Nothing is allocated in a stage:
-// Prepare() is told the largest step beforehand.
+// sequence are adjacent and in order. Wide rows hold num_streams * hidden_size values,
+// stream-major. All activations are F32. A stage with zero rows does nothing. Nothing is allocated
+// in a stage: Prepare() is told the largest step beforehand.
 //
 // Batch invariance: a row's result is a function of its own inputs and its sequence's state only:
 // every output element is accumulated in one fixed order, whatever the number of rows or threads.
@@ -96,7 +97,8 @@ class Backend {
   virtual void HcCombine(LedgerSlot& ledger, MatrixView<const float> inject,
                          MatrixView<const float> y, MatrixView<float> h) = 0;
 
-  // ---- n-gram per-layer embedding ----------------------------------------------------------------
+  // ---- n-gram per-layer embedding
+  // ----------------------------------------------------------------
 
   // h += gated value + silu(causal convolution), from the gathered table rows `e`.
   // Shapes: e [T, num_heads * row width], h [T, S * hidden_size].
@@ -104,7 +106,8 @@ class Backend {
                    absl::Span<const ConvSequence> sequences, MatrixView<const float> e,
                    MatrixView<float> h) = 0;
 
-  // ---- gated delta net ------------------------------------------------------------------------------
+  // ---- gated delta net
+  // ------------------------------------------------------------------------------
 
   // Projections, convolution, delta rule, gated norm and output projection of one layer.
   // Shapes: u and y [T, hidden_size]. Advances the sequences' states as DeltaNetSequence says.
@@ -113,7 +116,8 @@ class Backend {
                              absl::Span<const DeltaNetSequence> sequences,
                              MatrixView<const float> u, MatrixView<float> y) = 0;
 
-  // ---- attention --------------------------------------------------------------------------------------
+  // ---- attention
+  // --------------------------------------------------------------------------------------
 
   // Projects, normalises and rotates; writes keys and values (and, with an indexer, raw index keys
   // and the keys of completed blocks) into the cache; leaves queries, output gates and index
@@ -140,7 +144,8 @@ class Backend {
                          const AttentionInputs& inputs, const QsaSelection& selection,
                          MatrixView<float> out) = 0;
 
-  // ---- experts -------------------------------------------------------------------------------------------
+  // ---- experts
+  // -------------------------------------------------------------------------------------------
 
   // Softmax over all experts, the top_k best (lower id on a tie), weights renormalised with their
   // sum clamped to at least 2^-14. Rows of `experts` are sorted by ascending id.
@@ -156,7 +161,8 @@ class Backend {
                        MatrixView<const int32_t> experts, MatrixView<const float> weights,
                        MatrixView<float> y) = 0;
 
-  // ---- copies -----------------------------------------------------------------------------------------
+  // ---- copies
+  // -----------------------------------------------------------------------------------------
 
   // out[i] = in[rows[i]].
   virtual void GatherRows(LedgerSlot& ledger, MatrixView<const float> in,

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+
 #include "base/dtype.h"
 #include "base/tensor_view.h"
 
@@ -21,7 +22,8 @@ inline constexpr int kPageTokens = 64;
 // Rows of one sequence and step that may be rejected later (draft tokens), at most.
 inline constexpr int kMaxProvisionalRows = 15;
 
-// ---- memory ----------------------------------------------------------------------------------------
+// ---- memory
+// ----------------------------------------------------------------------------------------
 
 // A weight in the layout of the backend that loaded it; only that backend looks inside.
 class Weight {
@@ -91,7 +93,7 @@ struct StepLimits {
   int64_t num_value_heads = 0;
   int64_t delta_head_dim = 0;
   int64_t delta_conv_kernel = 0;
-  int64_t ple_row_size = 0;       // values gathered per token, 0 = no table
+  int64_t ple_row_size = 0;  // values gathered per token, 0 = no table
   int64_t ple_conv_kernel = 0;
   int64_t ple_dilation = 0;
 };
@@ -107,7 +109,8 @@ struct ShardBorders {
   int64_t strip_columns = 0;
 };
 
-// ---- weights of a layer; null = the model has no such tensor ---------------------------------------
+// ---- weights of a layer; null = the model has no such tensor
+// ---------------------------------------
 
 struct MixerWeights {
   const Weight* norm = nullptr;    // [S * hidden_size]
@@ -152,18 +155,18 @@ struct DeltaNetShape {
   int num_value_heads = 0;  // Hv
   int head_dim = 0;         // D, of keys and values
   int conv_kernel = 4;
-  bool tiled_heads = true;   // value head v uses key head v % Hk; else v / (Hv / Hk)
-  bool silu_gate = false;    // output gate is SiLU; else sigmoid
+  bool tiled_heads = true;  // value head v uses key head v % Hk; else v / (Hv / Hk)
+  bool silu_gate = false;   // output gate is SiLU; else sigmoid
   float rms_epsilon = 0;
 };
 
 struct AttentionWeights {
-  const Weight* query = nullptr;   // [num_heads * (2 with output gate) * head_dim, hidden_size]:
-                                   // per head its query rows, then its gate rows
-  const Weight* key = nullptr;     // [num_kv_heads * head_dim, hidden_size]
-  const Weight* value = nullptr;   // as key
-  const Weight* query_norm = nullptr;  // [head_dim]
-  const Weight* key_norm = nullptr;    // [head_dim]
+  const Weight* query = nullptr;  // [num_heads * (2 with output gate) * head_dim, hidden_size]:
+                                  // per head its query rows, then its gate rows
+  const Weight* key = nullptr;    // [num_kv_heads * head_dim, hidden_size]
+  const Weight* value = nullptr;  // as key
+  const Weight* query_norm = nullptr;        // [head_dim]
+  const Weight* key_norm = nullptr;          // [head_dim]
   const Weight* index_query = nullptr;       // [num_index_heads * index_head_dim, hidden_size]
   const Weight* index_key = nullptr;         // [index_head_dim, hidden_size]
   const Weight* index_query_norm = nullptr;  // [index_head_dim]
@@ -185,10 +188,10 @@ struct AttentionShape {
 };
 
 struct MoeWeights {
-  const Weight* gate = nullptr;     // [num_experts][expert_hidden_size, hidden_size]
-  const Weight* up = nullptr;       // as gate
-  const Weight* gate_up = nullptr;  // instead of the two: gate rows, then up rows
-  const Weight* down = nullptr;     // [num_experts][hidden_size, expert_hidden_size]
+  const Weight* gate = nullptr;               // [num_experts][expert_hidden_size, hidden_size]
+  const Weight* up = nullptr;                 // as gate
+  const Weight* gate_up = nullptr;            // instead of the two: gate rows, then up rows
+  const Weight* down = nullptr;               // [num_experts][hidden_size, expert_hidden_size]
   const Weight* shared_gate_input = nullptr;  // [hidden_size]
   const Weight* shared_gate = nullptr;        // [shared_expert_hidden_size, hidden_size]
   const Weight* shared_up = nullptr;
@@ -197,7 +200,8 @@ struct MoeWeights {
   ShardBorders shared_down_shards;
 };
 
-// ---- sequences of a step and their state -----------------------------------------------------------
+// ---- sequences of a step and their state
+// -----------------------------------------------------------
 
 // Rows of one sequence in a step. State that cannot be rolled back (recurrent state, convolution
 // tails) is kept at the last committed row; inputs of the rows after it wait as *pending* rows.

@@ -242,8 +242,8 @@ int64_t GatedDeltaNet(const StageContext& context, const DeltaNetWeights& w,
 
   FillActivations(context, buffers.out, buffers.out_rows);
   const CpuWeight& output = CpuWeight::From(*w.output);
-  MatMulSharded(context.pool, context.level, output.matrix(), w.output_shards,
-                buffers.out_rows, y, context.matmul);
+  MatMulSharded(context.pool, context.level, output.matrix(), w.output_shards, buffers.out_rows, y,
+                context.matmul);
   return products.weight_bytes() + output.resident_bytes() + w.conv->resident_bytes();
 }
 
