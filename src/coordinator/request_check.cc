@@ -24,7 +24,9 @@ absl::Status CheckRange(const char* name, bool present, double value, double low
 absl::Status CheckSampling(const v1::SamplingParams& s, int32_t vocab_size) {
   SWITCHYARD_RETURN_IF_ERROR(
       CheckRange("temperature", s.has_temperature(), s.temperature(), 0, kInfinity));
-  SWITCHYARD_RETURN_IF_ERROR(CheckRange("top_p", s.has_top_p(), s.top_p(), 0, 1));
+  if (s.has_top_p() && !(s.top_p() > 0 && s.top_p() <= 1)) {
+    return InvalidArgument("top_p must be above 0 and at most 1, got: {}", s.top_p());
+  }
   SWITCHYARD_RETURN_IF_ERROR(CheckRange("min_p", s.has_min_p(), s.min_p(), 0, 1));
   if (s.has_repetition_penalty() && !(s.repetition_penalty() > 0)) {
     return InvalidArgument("repetition_penalty must be above 0, got: {}", s.repetition_penalty());

@@ -88,6 +88,10 @@ TEST(RequestCheckTest, SamplingValuesOutOfRangeAreRefused) {
     request.sampling.set_min_p(value);
     ExpectRefused(request, "min_p");
   }
+  // The worker refuses it, which would end the whole engine.
+  GenerationRequest request = Request(1);
+  request.sampling.set_top_p(0);
+  ExpectRefused(request, "top_p");
 }
 
 }  // namespace
