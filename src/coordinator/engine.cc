@@ -63,7 +63,7 @@ class Engine::Impl {
         std::min(options_.scheduler.max_step_rows, capacity_.max_step_rows);
     seeds_.seed(std::random_device{}());
     PublishStats();
-    worker_->Start([this](const v1::StepResult& result) { Post(result); });
+    worker_->Start([this](const v1::StepResult& result) { Post(ResultMessage{result, Now()}); });
     thread_ = std::thread([this] { Run(); });
   }
 
@@ -107,7 +107,11 @@ class Engine::Impl {
     uint64_t id;
   };
   struct StopMessage {};
-  using InboxMessage = std::variant<StartMessage, CancelMessage, v1::StepResult, StopMessage>;
+  struct ResultMessage {
+    v1::StepResult result;
+    double now_seconds;  // when the step ended, not when this thread gets to it
+  };
+  using InboxMessage = std::variant<StartMessage, CancelMessage, ResultMessage, StopMessage>;
   using SequencePtr = std::unique_ptr<Sequence>;
 
   template <typename T>
@@ -135,6 +139,7 @@ class Engine::Impl {
       PublishStats();
     }
     FinishAll(FinishReason::kCancelled, "the engine is stopping");
+    RefuseLateStarts(Unavailable("the engine is stopping"));
   }
 
   void Handle(StartMessage& message) {
@@ -168,7 +173,8 @@ class Engine::Impl {
     }
   }
 
-  void Handle(v1::StepResult& result) {
+  void Handle(ResultMessage& message) {
+    const v1::StepResult& result = message.result;
     ++counters_.num_steps;
     if (result.plan() == last_plan_) newest_steps_left_ = newest_run_ahead_ - 1 - result.step();
     if (result.last_of_plan()) {
@@ -179,16 +185,19 @@ class Engine::Impl {
       Fail(Unavailable("the worker failed: {}", result.error()));
       return;
     }
-    const double now_seconds = Now();
     for (const v1::SlotResult& slot_result : result.slots()) {
+      if (slot_result.slot() >= slots_.size()) {
+        Fail(Unavailable("the worker failed: it reports an unknown slot: {}", slot_result.slot()));
+        return;
+      }
       Sequence* sequence = slots_[slot_result.slot()];
       // Steps that were under way when a sequence ended still report it.
       if (sequence == nullptr || sequence->incarnation != slot_result.incarnation()) continue;
       counters_.completion_tokens += slot_result.token_ids_size();
       if (slot_result.token_ids().empty() && slot_result.num_rows() > 0) {
-        sequence->DeliverProgress(slot_result.position(), now_seconds);
+        sequence->DeliverProgress(slot_result.position(), message.now_seconds);
       }
-      if (sequence->DeliverTokens(slot_result, now_seconds)) {
+      if (sequence->DeliverTokens(slot_result, message.now_seconds)) {
         Finish(*sequence, FinishReason::kStopSequence, "");
       } else if (slot_result.stop() != v1::SLOT_STOP_UNSPECIFIED) {
         Finish(*sequence, ReasonFor(slot_result.stop(), sequence->limit_is_context), "");
@@ -224,11 +233,14 @@ class Engine::Impl {
       PublishStats();
       sequence->DeliverFinished(reason, error, Now());
     }
-    // Starts that arrived with or after the stop.
+  }
+
+  // Ends generations whose start arrived with or after the stop; from here on Start() fails.
+  void RefuseLateStarts(const absl::Status& status) {
     std::deque<InboxMessage> messages;
     {
       std::lock_guard lock(mutex_);
-      if (failure_.ok()) failure_ = Unavailable("{}", error);
+      if (failure_.ok()) failure_ = status;
       messages.swap(inbox_);
     }
     for (InboxMessage& message : messages) {

@@ -14,6 +14,8 @@ namespace switchyard::coordinator {
 // continues exactly as the cold run would have (worker: kernels::kPageTokens, same value).
 inline constexpr int kPageTokens = 64;
 
+// REQUIRES: mixed_prefill_rows >= kPageTokens, max_step_rows >= kPageTokens + slots that decode
+// (or sequences that are shorter): else a prompt may never get a chunk.
 struct SchedulerOptions {
   int max_step_rows = 512;       // of a step, all sequences together
   int mixed_prefill_rows = 512;  // of the chunks in a step that also decodes

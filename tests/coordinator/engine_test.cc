@@ -1,5 +1,8 @@
 #include "coordinator/engine.h"
 
+#include <chrono>
+#include <future>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -164,6 +167,28 @@ TEST(EngineTest, FullQueueRefuses) {
   for (const auto& id : ids) {
     if (id.ok()) h.engine().Cancel(*id);
   }
+}
+
+TEST(EngineTest, StopIsNotLostWhileAFailureIsDelivered) {
+  auto options = Harness::WorkerOptions(1, 64, 0);
+  options.fail_at_step = 0;
+  const model::Tokenizer tokenizer = testing::ByteTokenizer();
+  auto engine = std::make_unique<Engine>(std::make_unique<testing::FakeWorker>(options), tokenizer,
+                                         EngineOptions{});
+  std::promise<void> failed;
+  std::promise<void> nothing;
+  const auto id = engine->Start(Harness::Request(Harness::Prompt(20, 1), 10),
+                                [&](const GenerationEvent& event) {
+                                  if (!event.finished) return;
+                                  failed.set_value();
+                                  // Holds the engine's thread in the middle of the failure until
+                                  // the stop below has surely arrived; nothing can be seen of that
+                                  // from outside, and a shorter wait would only see less.
+                                  nothing.get_future().wait_for(std::chrono::milliseconds(50));
+                                });
+  ASSERT_TRUE(id.ok());
+  failed.get_future().wait();
+  engine.reset();  // would wait for ever
 }
 
 TEST(EngineTest, FailureOfTheWorkerEndsEverything) {
