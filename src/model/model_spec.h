@@ -18,6 +18,9 @@ using TensorRef = const TensorInfo*;
 
 inline constexpr int kNumVirtualShards = 4;
 
+// Strips that a shard may consist of, at most (below).
+inline constexpr int kMaxShardStrips = 16;
+
 // How the columns of a matrix are cut into the four virtual shards whose partial products are
 // always added in the same order, however many ranks compute them.
 //

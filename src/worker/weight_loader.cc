@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "kernels/shard_segments.h"
 
 namespace switchyard::worker {
 namespace {
@@ -107,6 +108,8 @@ absl::Status VisitModel(const model::ModelSpec& spec, ModelWeights& weights, Vis
   }
   return visit(spec.output, WeightUse::kMatrix, weights.output);
 }
+
+static_assert(model::kMaxShardStrips <= kernels::kMaxShardStrips);
 
 kernels::ShardBorders Borders(const model::ColumnShards& shards) {
   return {.border = shards.border,

@@ -67,8 +67,20 @@ TEST(ModelSpecTest, DeltaNetIsOneShardWhereNoGroupOfHeadsFillsBlocks) {
   spec.num_value_heads = 6;
   spec.head_dim = 16;
   const ColumnShards shards = DeltaNetOutputShards(OutputMatrix(DType::kQ8_0, 96), spec);
-  EXPECT_EQ(shards.num_strips, 2);
-  EXPECT_THAT(shards.border, ElementsAre(0, 0, 0, 0, 48));
+  EXPECT_EQ(shards.num_strips, 1);
+  EXPECT_THAT(shards.border, ElementsAre(0, 0, 0, 0, 96));
+}
+
+TEST(ModelSpecTest, DeltaNetIsOneShardWhereStripsAreTooMany) {
+  DeltaNetSpec spec;
+  spec.num_key_heads = 4;
+  spec.head_dim = 32;
+  spec.num_value_heads = 4 * kMaxShardStrips;
+  EXPECT_EQ(DeltaNetOutputShards(OutputMatrix(DType::kQ8_0, 2048), spec).num_strips, 16);
+  spec.num_value_heads = 4 * (kMaxShardStrips + 1);
+  const ColumnShards shards = DeltaNetOutputShards(OutputMatrix(DType::kQ8_0, 2176), spec);
+  EXPECT_EQ(shards.num_strips, 1);
+  EXPECT_THAT(shards.border, ElementsAre(0, 0, 0, 0, 2176));
 }
 
 TEST(ModelSpecTest, DownShardsAreBlocks) {

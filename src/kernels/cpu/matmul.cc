@@ -111,6 +111,9 @@ void MatMulRows(CpuLevel level, const MatMulTask& task, ColumnBorders borders,
     return;
   }
   SWITCHYARD_DCHECK(x.quantized.cols == w.cols);
+  SWITCHYARD_DCHECK(std::all_of(borders.begin(), borders.end(), [&](int64_t border) {
+    return border % Traits(w.dtype).block_length == 0;
+  }));
   if (x_rows.count == 1 && format.dot_stored != nullptr) {
     format.dot_stored({data, row_bytes, num_rows}, x.quantized, x_rows[0], segments, dot_out);
     return;

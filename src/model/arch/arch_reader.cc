@@ -219,8 +219,11 @@ ColumnShards DeltaNetOutputShards(const TensorInfo& output, const DeltaNetSpec& 
   const bool tiled = spec.value_head_order == ValueHeadOrder::kTiled;
   const int num_strips = tiled ? ratio : 1;
   const int64_t head_columns = tiled ? spec.head_dim : int64_t{spec.head_dim} * ratio;
-  int64_t group = block / std::gcd(block, head_columns);
-  if (spec.num_key_heads % group != 0) group = spec.num_key_heads;
+  const int64_t group = block / std::gcd(block, head_columns);
+  // Strips that are no whole blocks, or too many, cannot be summed one by one: a single unit.
+  if (spec.num_key_heads % group != 0 || num_strips > kMaxShardStrips) {
+    return CutIntoShards(1, output.row_elements());
+  }
   return CutIntoShards(spec.num_key_heads / group, group * head_columns, num_strips);
 }
 

@@ -90,7 +90,7 @@ ColumnShards DownShards(const TensorInfo& down);
 ColumnShards AttentionOutputShards(const TensorInfo& output, int num_heads, int head_dim);
 
 // Shards of a delta net's output matrix: a unit is the smallest group of key heads whose value
-// heads fill whole blocks; all heads if no smaller group does.
+// heads fill whole blocks; all columns if there is none, or if they would be too many strips.
 ColumnShards DeltaNetOutputShards(const TensorInfo& output, const DeltaNetSpec& spec);
 
 }  // namespace switchyard::model
