@@ -51,6 +51,18 @@ TEST(CpuBackendTest, RefusesHeadSizesWithoutKernel) {
   EXPECT_THAT(std::string(Message(status)), HasSubstr("20"));
 }
 
+TEST(CpuBackendTest, RefusesConvolutionsWithTooManyTaps) {
+  for (int LayerSizes::*kernel : {&LayerSizes::conv_kernel, &LayerSizes::ple_conv_kernel}) {
+    LayerSizes sizes;
+    sizes.*kernel = 16;
+    EXPECT_TRUE(MakeCpuBackend({})->Prepare(sizes.limits(8, 1, 64)).ok());
+    sizes.*kernel = 17;
+    const absl::Status status = MakeCpuBackend({})->Prepare(sizes.limits(8, 1, 64));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(Message(status)), HasSubstr("17"));
+  }
+}
+
 TEST(CpuBackendTest, PassesOnWhatReadingReports) {
   auto backend = MakeCpuBackend({});
   WeightSource source;

@@ -30,7 +30,7 @@ struct ConvRows {
 void CausalConv(const StageKernels& kernels, const ConvRows& conv, int64_t begin, int64_t end,
                 float* saved_tail);
 
-// More taps than any model has.
+// Taps of a convolution, at most; Backend::Prepare() refuses more.
 inline constexpr int kMaxConvTaps = 16;
 
 }  // namespace switchyard::kernels::cpu

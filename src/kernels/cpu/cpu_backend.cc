@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/causal_conv.h"
 #include "kernels/cpu/cpu_weight.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/gated_delta_net.h"
@@ -252,6 +253,10 @@ absl::Status CpuBackend::Prepare(const StepLimits& limits) {
     return Unimplemented(
         "head sizes must be multiples of 8: delta net {}, attention {}, indexer {}",
         limits.delta_head_dim, limits.head_dim, limits.index_head_dim);
+  }
+  if (std::max(limits.delta_conv_kernel, limits.ple_conv_kernel) > kMaxConvTaps) {
+    return Unimplemented("convolutions have at most {} taps: delta net {}, n-gram embedding {}",
+                         kMaxConvTaps, limits.delta_conv_kernel, limits.ple_conv_kernel);
   }
   const int num_threads = options_.num_threads;
   const int64_t wide = limits.num_streams * limits.hidden_size;

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "kernels/cpu/causal_conv.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
@@ -19,8 +20,7 @@ constexpr int64_t kReadBytes = 4 << 20;
 
 // A convolution has few taps and many channels; every other small tensor is one row, or wide.
 bool IsTapMajor(const TensorView& view, WeightUse use) {
-  constexpr int64_t kMaxTaps = 16;
-  return use == WeightUse::kVector && view.rows > 1 && view.cols <= kMaxTaps;
+  return use == WeightUse::kVector && view.rows > 1 && view.cols <= kMaxConvTaps;
 }
 
 DType MemoryDType(const TensorView& view, WeightUse use) {
@@ -76,14 +76,19 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Load(const WeightSource& s
   }
 
   float* values = reinterpret_cast<float*>(weight->data_);
-  std::vector<std::byte> stored(static_cast<size_t>(file_row_bytes));
+  std::vector<std::byte> stored(
+      static_cast<size_t>(std::min(rows_at_once, num_rows) * file_row_bytes));
   std::vector<float> decoded(static_cast<size_t>(view.cols));
-  for (int64_t row = 0; row < num_rows; ++row) {
-    SWITCHYARD_RETURN_IF_ERROR(ReadRows(source, row, 1, stored.data()));
-    DequantizeRow(view.dtype, stored.data(), view.cols, decoded.data());
-    for (int64_t col = 0; col < view.cols; ++col) {
-      values[weight->tap_major_ ? col * num_rows + row : row * view.cols + col] =
-          decoded[static_cast<size_t>(col)];
+  for (int64_t first = 0; first < num_rows; first += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, num_rows - first);
+    SWITCHYARD_RETURN_IF_ERROR(ReadRows(source, first, count, stored.data()));
+    for (int64_t row = first; row < first + count; ++row) {
+      DequantizeRow(view.dtype, stored.data() + (row - first) * file_row_bytes, view.cols,
+                    decoded.data());
+      for (int64_t col = 0; col < view.cols; ++col) {
+        values[weight->tap_major_ ? col * num_rows + row : row * view.cols + col] =
+            decoded[static_cast<size_t>(col)];
+      }
     }
   }
   return weight;
