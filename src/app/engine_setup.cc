@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeCpuBackend(const ModelOpti
     }
     backend.level = *level;
   }
-  LogInfo("cpu: {} threads ({})", num_threads,
+  LogInfo("cpu threads: {} ({})", num_threads,
           options.num_threads > 0 ? "as asked for" : budget.reason);
   return kernels::cpu::CreateCpuBackend(backend);
 }
@@ -90,7 +90,9 @@ absl::StatusOr<worker::WorkerOptions> MakeWorkerOptions(const LoadedModel& model
   // Every kept prefix has at least one page of its own.
   out.num_checkpoints = static_cast<int>(
       std::min<int64_t>(options.prefix_cache_bytes / checkpoint_bytes, out.num_pages));
-  out.max_step_rows = options.chunk_tokens + options.num_slots;
+  // No step has more rows than tokens of one sequence and a row of each other.
+  out.max_step_rows = static_cast<int>(std::min<int64_t>(options.chunk_tokens, out.max_context)) +
+                      options.num_slots;
   out.kv_type = KvTypeOf(options.kv_type);
   out.never_sampled = model.tokenizer.unused_ids();
   for (int32_t id = model.tokenizer.vocab_size(); id < model.spec.vocab_size; ++id) {
@@ -125,6 +127,12 @@ absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
 
 absl::StatusOr<std::unique_ptr<coordinator::Engine>> StartEngine(const LoadedModel& model,
                                                                  const ModelOptions& options) {
+  // Chunks end at page borders, so that a prefix hit continues as the cold run would have.
+  if (options.chunk_tokens < kernels::kPageTokens) {
+    return WithExitCode(InvalidArgument("--chunk must be at least {}, got: {}",
+                                        kernels::kPageTokens, options.chunk_tokens),
+                        ExitCode::kUsage);
+  }
   SWITCHYARD_ASSIGN_OR_RETURN(const worker::WorkerOptions worker_options,
                               MakeWorkerOptions(model, options));
   SWITCHYARD_ASSIGN_OR_RETURN(auto worker, LoadWorker(model, options, worker_options));

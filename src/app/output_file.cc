@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <filesystem>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -43,10 +44,20 @@ OutputFile::~OutputFile() {
 }
 
 absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
-  const std::string partial = path + ".partial";
+  // A device or folder must not be replaced by a file. A link stays: what it names is replaced.
+  std::string target = path;
+  std::error_code error;
+  if (const auto status = std::filesystem::status(path, error); std::filesystem::exists(status)) {
+    if (!std::filesystem::is_regular_file(status)) {
+      return FailedPrecondition("cannot write {}: it is not a regular file", path);
+    }
+    target = std::filesystem::canonical(path, error).string();
+    if (error) return FailedPrecondition("cannot write {}: {}", path, error.message());
+  }
+  const std::string partial = target + ".partial";
   const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return FailedPrecondition("cannot create {}: {}", partial, std::strerror(errno));
-  return OutputFile(path, fd);
+  return OutputFile(target, fd);
 }
 
 absl::Status OutputFile::WriteThrough(const char* data, size_t bytes) {

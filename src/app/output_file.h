@@ -13,7 +13,8 @@ namespace switchyard::app {
 // stood at `path` stays.
 class OutputFile {
  public:
-  // Errors: kFailedPrecondition or kNotFound if the file cannot be made.
+  // Errors: kFailedPrecondition if the file cannot be made, or what stands at `path` is a folder or
+  // a device.
   static absl::StatusOr<OutputFile> Create(const std::string& path);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;

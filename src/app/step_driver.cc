@@ -1,6 +1,7 @@
 #include "app/step_driver.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "app/exit_code.h"
@@ -56,7 +57,13 @@ absl::Status StepDriver::Run(v1::StepPlan plan,
   }
   SWITCHYARD_RETURN_IF_ERROR(worker_->Submit(std::move(plan)));
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return is_done_; });
+  // Signals do not wake a condition variable, so it looks up now and then.
+  while (!done_.wait_for(lock, std::chrono::milliseconds(20), [&] { return is_done_; })) {
+    if (!IsInterrupted()) continue;
+    lock.unlock();
+    worker_->Stop();  // after the running step; no result comes any more
+    return InterruptedStatus();
+  }
   on_result_ = nullptr;
   if (error_.empty()) return absl::OkStatus();
   return WithExitCode(Internal("the worker failed: {}", error_), ExitCode::kWorkerLost);

@@ -1,6 +1,8 @@
 // The one binary.
 #include <CLI/CLI.hpp>
+#include <exception>
 #include <fmt/format.h>
+#include <new>
 
 #include "app/command.h"
 #include "app/exit_code.h"
@@ -24,13 +26,26 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
                      chosen.empty() ? "" : chosen.front()->get_name() + " ");
 }
 
+// Libraries may throw; what they throw ends the program like any other error.
+absl::Status RunBody(const CommandBody& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return WithExitCode(ResourceExhausted("not enough memory"), ExitCode::kHardwareUnfit);
+  } catch (const std::exception& error) {
+    return Internal("{}", error.what());
+  }
+}
+
 int Main(int argc, char** argv) {
+  OpenStandardStreams();
   CLI::App app("Switchyard: inference for mixture-of-experts models", "switchyard");
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of all commands");
   app.set_version_flag("--version", std::string(Version()));
   app.set_config("--config", "", "TOML file with values for flags; flags given here win")
       ->envname("SWITCHYARD_CONFIG");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.failure_message(&UsageError);
   bool verbose = false;
   bool quiet = false;
@@ -61,8 +76,8 @@ int Main(int argc, char** argv) {
   InitLogging(log_options);
   InstallInterruptHandlers();
 
-  const absl::Status status = body();
-  if (!status.ok()) fmt::print(stderr, "switchyard: {}\n", Message(status));
+  const absl::Status status = RunBody(body);
+  if (!status.ok()) WriteMessage(fmt::format("switchyard: {}\n", Message(status)));
   return static_cast<int>(ExitCodeOf(status));
 }
 

@@ -4,11 +4,21 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/status.h"
 
 namespace switchyard::app {
+
+void OpenStandardStreams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest free number is `fd`. Output that nobody can see stays an error: not writable.
+    const int flags = fd == STDERR_FILENO ? O_WRONLY : O_RDONLY;
+    if (open("/dev/null", flags) != fd) _exit(1);
+  }
+}
 
 bool UseColor() {
   const char* no_color = std::getenv("NO_COLOR");
@@ -29,5 +39,7 @@ absl::Status WriteOutput(std::string_view text) {
   }
   return absl::OkStatus();
 }
+
+void WriteMessage(std::string_view text) { (void)std::fwrite(text.data(), 1, text.size(), stderr); }
 
 }  // namespace switchyard::app

@@ -9,6 +9,10 @@
 
 namespace switchyard::app {
 
+// Opens what of stdin, stdout and stderr the caller left closed, else the next file opened takes
+// the number and is read as input or written over by messages. First thing in main().
+void OpenStandardStreams();
+
 // True if stderr is a terminal and NO_COLOR is not set.
 bool UseColor();
 
@@ -17,5 +21,8 @@ ProgressBar::Options TerminalProgressOptions(ProgressBar::Unit unit = ProgressBa
 
 // Writes to stdout and flushes it. Errors: kDataLoss if the reader is gone or the disk is full.
 absl::Status WriteOutput(std::string_view text);
+
+// Writes to stderr. A failure is ignored: there is nowhere left to report it.
+void WriteMessage(std::string_view text);
 
 }  // namespace switchyard::app

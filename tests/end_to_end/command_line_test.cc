@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -308,6 +309,31 @@ TEST(ProgramTest, ConfigFileAndEnvironmentSetFlags) {
   EXPECT_EQ(json["usage"]["completion_tokens"], 5);
   ExpectError(Switchyard(RunDemo({"-p", "x", "-q"}), {.environment = {"SWITCHYARD_THREADS=zero"}}),
               2, "zero");
+}
+
+// Runs the program where control groups allow one CPU: a file system over theirs shows made-up
+// quotas, in a mount namespace of its own.
+ProcessResult SwitchyardWithOneCpu(const std::string& arguments) {
+  const std::string script =
+      "set -e; g=/sys/fs/cgroup; if [ -d $g/cpu ]; then g=$g/cpu; fi; mount -t tmpfs none $g;"
+      "echo 100000 100000 > $g/cpu.max; echo 100000 > $g/cpu.cfs_quota_us;"
+      "echo 100000 > $g/cpu.cfs_period_us; exec " SWITCHYARD_BINARY " " +
+      arguments;
+  return testing::RunProcess({"/usr/bin/unshare", "-m", "/bin/sh", "-c", script});
+}
+
+TEST(ProgramTest, ThreadsFollowTheCpuQuota) {
+  if (geteuid() != 0 || SwitchyardWithOneCpu("version").exit_code != 0) {
+    GTEST_SKIP() << "needs the right to mount";
+  }
+  EXPECT_THAT(SwitchyardWithOneCpu("version").out, HasSubstr("threads: 1 (CPU quota 1.0 of "));
+  const std::string run =
+      "run " SWITCHYARD_DEMO_MODEL " -p 'Who are you?' --greedy --thinking off -n 4";
+  EXPECT_THAT(SwitchyardWithOneCpu(run).err, HasSubstr("cpu threads: 1 (CPU quota 1.0"));
+  const ProcessResult asked = SwitchyardWithOneCpu(run + " -t 2");
+  EXPECT_EQ(asked.exit_code, 0);
+  EXPECT_THAT(asked.err, HasSubstr("cpu threads: 2 (as asked for)"));
+  EXPECT_THAT(asked.err, HasSubstr("warning"));
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ absl::Status RunThreads(const LoadedModel& model, ModelOptions options,
   for (const BenchCase& test : cases) {
     BenchRow row;
     row.test = test;
-    row.num_threads = options.num_threads;
+    row.num_threads = options.num_threads > 0 ? options.num_threads : DefaultNumThreads();
     row.device = driver.worker().backend().Describe();
     // One repetition to warm up: caches, pages of the weights, clocks.
     for (int r = 0; r <= repetitions; ++r) {
@@ -203,10 +203,7 @@ absl::Status Bench(BenchOptions options) {
     return WithExitCode(InvalidArgument("nothing to measure: -p and -n are both 0"),
                         ExitCode::kUsage);
   }
-  if (options.threads.empty()) {
-    options.threads = {options.model.num_threads > 0 ? options.model.num_threads
-                                                     : DefaultNumThreads()};
-  }
+  if (options.threads.empty()) options.threads = {0};  // as many as the machine allows
   std::vector<BenchRow> rows;
   for (int num_threads : options.threads) {
     ModelOptions model_options = options.model;

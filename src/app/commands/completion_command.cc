@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "app/command.h"
+#include "app/terminal.h"
 
 namespace switchyard::app {
 namespace {
@@ -50,12 +51,7 @@ void AddCompletionCommand(CLI::App& app, CommandBody& body) {
   auto shell = std::make_shared<std::string>("bash");
   command->add_option("shell", *shell, "Which shell")->check(CLI::IsMember({"bash"}));
   command->footer("Example:\n  source <(switchyard completion bash)");
-  command->callback([&app, &body] {
-    body = [&app] {
-      fmt::print("{}", BashScript(app));
-      return absl::OkStatus();
-    };
-  });
+  command->callback([&app, &body] { body = [&app] { return WriteOutput(BashScript(app)); }; });
 }
 
 }  // namespace switchyard::app

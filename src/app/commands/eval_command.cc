@@ -1,16 +1,13 @@
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <fmt/format.h>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "app/command.h"
 #include "app/engine_setup.h"
 #include "app/exit_code.h"
+#include "app/input_file.h"
 #include "app/loaded_model.h"
 #include "app/output_file.h"
 #include "app/prompt.h"
@@ -31,14 +28,8 @@ struct EvalOptions {
   std::string output;
 };
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return NotFound("cannot read {}: {}", path, std::strerror(errno));
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-}
-
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& path, int32_t vocab_size) {
-  SWITCHYARD_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  SWITCHYARD_ASSIGN_OR_RETURN(const std::string text, ReadInputFile(path));
   std::istringstream words(text);
   std::vector<int32_t> ids;
   for (std::string word; words >> word;) {
@@ -119,7 +110,7 @@ absl::Status Evaluate(const EvalOptions& options) {
   SWITCHYARD_ASSIGN_OR_RETURN(const auto model, OpenModel(options.model.path));
   std::vector<int32_t> ids;
   if (options.tokens_path.empty()) {
-    SWITCHYARD_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.perplexity_path));
+    SWITCHYARD_ASSIGN_OR_RETURN(const std::string text, ReadInputFile(options.perplexity_path));
     ids = model->tokenizer.Encode(text, model::SpecialMatching::kNone);
   } else {
     SWITCHYARD_ASSIGN_OR_RETURN(ids, ReadTokenIds(options.tokens_path, model->spec.vocab_size));

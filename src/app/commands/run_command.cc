@@ -220,7 +220,7 @@ absl::Status RunOnce(const RunOptions& options, const LoadedModel& model,
   SWITCHYARD_RETURN_IF_ERROR(answer.Run(generator, MakeRequest(options, std::move(prompt)),
                                         /*print=*/options.output == "text"));
   SWITCHYARD_RETURN_IF_ERROR(PrintAnswer(options, answer));
-  fmt::print(stderr, "{}\n", SpeedLine(answer.last()));
+  WriteMessage(SpeedLine(answer.last()) + "\n");
   return absl::OkStatus();
 }
 
@@ -240,9 +240,9 @@ absl::Status Chat(const RunOptions& options, const LoadedModel& model,
     messages.push_back({{"role", "system"}, {"content", options.system}});
   }
   const bool is_terminal = IsTerminal(STDIN_FILENO);
-  if (is_terminal) fmt::print(stderr, "Type a message; an empty line or Ctrl-D ends the chat.\n");
+  if (is_terminal) WriteMessage("Type a message; an empty line or Ctrl-D ends the chat.\n");
   while (true) {
-    if (is_terminal) fmt::print(stderr, "> ");
+    if (is_terminal) WriteMessage("> ");
     std::string line;
     std::getline(std::cin, line);
     if (IsInterrupted()) return InterruptedStatus();
@@ -253,7 +253,7 @@ absl::Status Chat(const RunOptions& options, const LoadedModel& model,
     SWITCHYARD_RETURN_IF_ERROR(answer.Run(generator, MakeRequest(options, std::move(prompt)),
                                           /*print=*/options.output == "text"));
     SWITCHYARD_RETURN_IF_ERROR(PrintAnswer(options, answer));
-    fmt::print(stderr, "{}\n", SpeedLine(answer.last()));
+    WriteMessage(SpeedLine(answer.last()) + "\n");
     auto [reasoning, content] = SplitReasoning(answer.text());
     nlohmann::ordered_json message = {{"role", "assistant"}, {"content", content}};
     if (!reasoning.empty()) message["reasoning_content"] = reasoning;

@@ -132,9 +132,9 @@ absl::Status Run(const Arguments& arguments) {
   }
   std::string text;
   for (const std::string& path : result->paths) text += path + "\n";
-  fmt::print(stderr, "wrote {} tensors, {}{}\n", result->num_tensors,
-             FormatBytes(static_cast<double>(result->file_bytes)),
-             options->sparse ? ", data left out (holes)" : "");
+  WriteMessage(fmt::format("wrote {} tensors, {}{}\n", result->num_tensors,
+                           FormatBytes(static_cast<double>(result->file_bytes)),
+                           options->sparse ? ", data left out (holes)" : ""));
   return WriteOutput(text);
 }
 

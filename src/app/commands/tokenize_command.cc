@@ -1,9 +1,8 @@
 #include <fmt/format.h>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/input_file.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "base/status_macros.h"
@@ -23,7 +22,7 @@ absl::Status Tokenize(const TokenizeOptions& options) {
   SWITCHYARD_ASSIGN_OR_RETURN(const auto model, OpenModel(options.path));
   std::string text = options.text;
   if (!options.has_text) {
-    text.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+    SWITCHYARD_ASSIGN_OR_RETURN(text, ReadStandardInput());
   }
   const auto matching =
       options.plain ? model::SpecialMatching::kNone : model::SpecialMatching::kAll;

@@ -34,7 +34,7 @@ void AddVersionCommand(CLI::App& app, CommandBody& body) {
         }
         return WriteOutput(json.dump() + "\n");
       }
-      std::string text = fmt::format("switchyard {}\n{}\ncpu: {}, {} threads ({})\n", Version(),
+      std::string text = fmt::format("switchyard {}\n{}\ncpu: {}, threads: {} ({})\n", Version(),
                                      BuildDescription(), level, cpu.num_threads, cpu.reason);
       for (const auto& info : devices) {
         text += fmt::format("device {}: {}, {}, {}\n", info.device, info.name, info.pci_address,
