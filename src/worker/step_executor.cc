@@ -57,8 +57,10 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> StepExecutor::Create(
       RecurrentState state,
       RecurrentState::Create(*self.backend_, spec, self.weights_.layers, options.num_slots));
   self.state_ = std::make_unique<RecurrentState>(std::move(state));
-  self.checkpoints_ =
-      std::make_unique<CheckpointStore>(options.num_checkpoints, self.state_->committed_bytes());
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      CheckpointStore checkpoints,
+      CheckpointStore::Create(options.num_checkpoints, self.state_->committed_bytes()));
+  self.checkpoints_ = std::make_unique<CheckpointStore>(std::move(checkpoints));
   SWITCHYARD_ASSIGN_OR_RETURN(self.forward_,
                               Forward::Create(file, spec, self.weights_, *self.backend_,
                                               {.max_rows = options.max_step_rows,

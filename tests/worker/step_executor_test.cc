@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/cache/checkpoint.h"
 #include "worker/engine_harness.h"
 
 namespace switchyard::worker {
@@ -314,6 +315,11 @@ TEST_F(StepExecutorTest, RefusesOptionsThatCannotWork) {
   options = TestOptions(64);
   options.max_context = spec->context_length + 1;
   EXPECT_EQ(create(options), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CheckpointStoreTest, ReportsMemoryThatThereIsNot) {
+  const auto store = CheckpointStore::Create(2, int64_t{1} << 60);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

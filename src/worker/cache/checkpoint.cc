@@ -3,21 +3,27 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status.h"
 
 namespace switchyard::worker {
 
-CheckpointStore::CheckpointStore(int num_checkpoints, int64_t state_bytes)
-    : state_bytes_(state_bytes), entries_(static_cast<size_t>(num_checkpoints)) {
-  for (Entry& entry : entries_) {
-    // Not initialised, so that no page is touched before it is used.
-    entry.state.reset(new std::byte[static_cast<size_t>(state_bytes)]);
+absl::StatusOr<CheckpointStore> CheckpointStore::Create(int num_checkpoints, int64_t state_bytes) {
+  CheckpointStore store(state_bytes);
+  store.entries_.reserve(static_cast<size_t>(num_checkpoints));
+  for (int i = 0; i < num_checkpoints; ++i) {
+    absl::StatusOr<Arena> memory =
+        Arena::Create(state_bytes, {.huge_pages = false, .require_available = false});
+    if (!memory.ok()) return WithContext(memory.status(), "checkpoints");
+    std::byte* const state = memory->Allocate(state_bytes);
+    store.entries_.push_back({.sequence = {}, .memory = *std::move(memory), .state = state});
   }
+  return store;
 }
 
 void CheckpointStore::Save(int checkpoint, const RecurrentState& state, int slot, Sequence sequence,
                            kernels::Backend& backend, kernels::LedgerSlot& ledger) {
   Entry& entry = entries_[static_cast<size_t>(checkpoint)];
-  backend.Download(ledger, state.committed(slot), state_bytes_, entry.state.get());
+  backend.Download(ledger, state.committed(slot), state_bytes_, entry.state);
   entry.sequence = std::move(sequence);
 }
 
@@ -27,7 +33,7 @@ const CheckpointStore::Sequence& CheckpointStore::Restore(int checkpoint, Recurr
   const Entry& entry = entries_[static_cast<size_t>(checkpoint)];
   SWITCHYARD_CHECK(entry.sequence.position >= 0);
   state.MarkUsed(slot);
-  backend.Upload(ledger, entry.state.get(), state_bytes_, state.committed(slot));
+  backend.Upload(ledger, entry.state, state_bytes_, state.committed(slot));
   return entry.sequence;
 }
 

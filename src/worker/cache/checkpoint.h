@@ -1,10 +1,13 @@
 // Saved states of sequences, for going on from a common prefix.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
+#include "base/arena.h"
 #include "kernels/backend.h"
 #include "worker/cache/recurrent_state.h"
 
@@ -22,7 +25,8 @@ class CheckpointStore {
     std::vector<int32_t> recent_tokens;  // the last ones, oldest first
   };
 
-  CheckpointStore(int num_checkpoints, int64_t state_bytes);
+  // Errors: kResourceExhausted.
+  static absl::StatusOr<CheckpointStore> Create(int num_checkpoints, int64_t state_bytes);
 
   // Copies the committed state of `slot`.
   void Save(int checkpoint, const RecurrentState& state, int slot, Sequence sequence,
@@ -41,8 +45,12 @@ class CheckpointStore {
  private:
   struct Entry {
     Sequence sequence;
-    std::unique_ptr<std::byte[]> state;
+    Arena memory;
+    std::byte* state;  // in `memory`
   };
+
+  explicit CheckpointStore(int64_t state_bytes) : state_bytes_(state_bytes) {}
+
   int64_t state_bytes_;
   std::vector<Entry> entries_;
 };
