@@ -85,13 +85,17 @@ absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const model::GgufFile& 
   return forward;
 }
 
-void Forward::GatherNgramRows(StepContext& step) {
+absl::Span<int64_t> Forward::NgramIds(const Batch& batch) {
+  return absl::MakeSpan(ngram_ids_.data(), static_cast<size_t>(batch.num_rows()) *
+                                               static_cast<size_t>(spec_.ple->num_heads()));
+}
+
+void Forward::PrefetchNgramRows(StepContext& step) {
   const double start = MonotonicClock::Get().NowSeconds();
   const model::PleSpec& ple = *spec_.ple;
   const Batch& batch = step.batch;
   const auto num_heads = static_cast<size_t>(ple.num_heads());
-  const absl::Span<int64_t> ids(ngram_ids_.data(),
-                                static_cast<size_t>(batch.num_rows()) * num_heads);
+  const absl::Span<int64_t> ids = NgramIds(batch);
   const absl::Span<const int32_t> tokens = batch.token_ids;
   for (const BatchSequence& sequence : batch.sequences) {
     const auto begin = static_cast<size_t>(sequence.row_begin);
@@ -100,15 +104,17 @@ void Forward::GatherNgramRows(StepContext& step) {
               ids.subspan(begin * num_heads, count * num_heads));
   }
   ple_table_->Prefetch(ids);
-  ple_table_->Gather(ids, ngram_staging_.data());
-  kernels::LedgerSlot& ledger = step.ledger[v1::STAGE_PLE];
-  ledger.seconds += MonotonicClock::Get().NowSeconds() - start;
-  backend_.Upload(ledger, ngram_staging_.data(),
-                  batch.num_rows() * NgramRowSize(spec_) * static_cast<int64_t>(sizeof(float)),
-                  activations_.ngram_rows.data);
+  step.ledger[v1::STAGE_PLE].seconds += MonotonicClock::Get().NowSeconds() - start;
 }
 
 void Forward::AddNgramEmbedding(StepContext& step) {
+  const double start = MonotonicClock::Get().NowSeconds();
+  kernels::LedgerSlot& ledger = step.ledger[v1::STAGE_PLE];
+  ple_table_->Gather(NgramIds(step.batch), ngram_staging_.data());
+  ledger.seconds += MonotonicClock::Get().NowSeconds() - start;
+  backend_.Upload(ledger, ngram_staging_.data(),
+                  step.batch.num_rows() * NgramRowSize(spec_) * static_cast<int64_t>(sizeof(float)),
+                  activations_.ngram_rows.data);
   step.conv_sequences.clear();
   for (const BatchSequence& rows : step.batch.sequences) {
     kernels::ConvSequence sequence;
@@ -117,7 +123,7 @@ void Forward::AddNgramEmbedding(StepContext& step) {
     step.conv_sequences.push_back(sequence);
   }
   const int64_t t = step.batch.num_rows();
-  backend_.Ple(step.ledger[v1::STAGE_PLE], weights_.ple, weights_.ple_shape, step.conv_sequences,
+  backend_.Ple(ledger, weights_.ple, weights_.ple_shape, step.conv_sequences,
                activations_.ngram_rows.Rows(0, t), activations_.residual.Rows(0, t));
 }
 
@@ -132,7 +138,7 @@ void Forward::Run(const Batch& batch, const KvCache& kv_cache, const RecurrentSt
                    attention_sequences_,
                    delta_net_sequences_,
                    conv_sequences_};
-  if (spec_.ple.has_value()) GatherNgramRows(step);
+  if (spec_.ple.has_value()) PrefetchNgramRows(step);
 
   MatrixView<float> residual = activations_.residual.Rows(0, batch.num_rows());
   kernels::LedgerSlot& mixing = ledger[v1::STAGE_HC];

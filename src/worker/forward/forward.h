@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
@@ -64,8 +65,12 @@ class Forward {
   Forward(const model::ModelSpec& spec, const ModelWeights& weights, kernels::Backend& backend)
       : spec_(spec), weights_(weights), backend_(backend) {}
 
-  // Hashes and reads the n-gram rows of the step; they depend on token ids only.
-  void GatherNgramRows(StepContext& step);
+  // The table rows of the step, [T, num_heads].
+  absl::Span<int64_t> NgramIds(const Batch& batch);
+  // Finds the rows, which depend on token ids only, and has them read while the layers before the
+  // embedding run.
+  void PrefetchNgramRows(StepContext& step);
+  // Decodes the rows and adds the embedding to the residual.
   void AddNgramEmbedding(StepContext& step);
 
   const model::ModelSpec& spec_;
