@@ -73,12 +73,15 @@ Sampler::Sampler(int64_t vocab_size, absl::Span<const int32_t> never_sampled)
 }
 
 void Sampler::ApplyBiasAndPenalties(const SamplingRule& rule, const TokenCounts* counts) {
-  // Finite values may overflow: to +infinity is as good as the largest float, and a masked token
-  // stays masked (-infinity plus or times anything finite and positive is -infinity).
-  const auto limit = [](float logit) { return std::min(logit, std::numeric_limits<float>::max()); };
+  // Finite values may overflow, to infinities that are as good as the largest and the lowest float:
+  // what a request asks for never masks a token, else it could mask all.
+  const auto limit = [](float logit) {
+    constexpr float kLargest = std::numeric_limits<float>::max();
+    return std::clamp(logit, -kLargest, kLargest);
+  };
   for (const auto& [token_id, bias] : rule.logit_bias) {
     float& logit = adjusted_[static_cast<size_t>(token_id)];
-    logit = limit(logit + bias);
+    if (logit != -kInfinity) logit = limit(logit + bias);
   }
   for (const int32_t token_id : never_sampled_) {
     adjusted_[static_cast<size_t>(token_id)] = -kInfinity;
@@ -88,6 +91,7 @@ void Sampler::ApplyBiasAndPenalties(const SamplingRule& rule, const TokenCounts*
   for (const int32_t token_id : counts->seen()) {
     if (counts->num_in_sequence(token_id) == 0) continue;
     float& logit = adjusted_[static_cast<size_t>(token_id)];
+    if (logit == -kInfinity) continue;  // masked, and stays so
     logit = logit > 0 ? logit / rule.repetition_penalty : logit * rule.repetition_penalty;
     if (const int in_output = counts->num_in_output(token_id); in_output > 0) {
       logit -= rule.presence_penalty + rule.frequency_penalty * static_cast<float>(in_output);

@@ -196,6 +196,20 @@ TEST_F(SamplerTest, BiasThatOverflowsStillChooses) {
   EXPECT_EQ(Sample({0, std::numeric_limits<float>::max(), 3}, params), 1);
 }
 
+TEST_F(SamplerTest, ValuesThatOverflowDownwardsMaskNothing) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  TokenCounts counts;
+  counts.Reset(2);
+  v1::SamplingParams params;
+  params.set_repetition_penalty(kLargest);
+  for (const int32_t token_id : {0, 1}) {
+    counts.Add(token_id, /*is_output=*/false);
+    (*params.mutable_logit_bias())[static_cast<uint32_t>(token_id)] = -kLargest;
+  }
+  EXPECT_EQ(Sample({-kLargest, -2}, params, 0, &counts), 0);  // both as low as can be
+  EXPECT_EQ(Sample({-2, -2}, params, 0, &counts, {0}), 1);
+}
+
 TEST_F(SamplerTest, PenaltiesTellPromptFromOutput) {
   TokenCounts counts;
   counts.Reset(4);
