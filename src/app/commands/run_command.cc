@@ -82,7 +82,10 @@ class Answer {
       lock.lock();
     }
     if (!write_status_.ok()) return write_status_;
-    if (last_.reason == FinishReason::kCancelled) return InterruptedStatus();
+    if (last_.reason == FinishReason::kCancelled) {
+      if (print && !text_.empty() && IsTerminal(STDERR_FILENO)) WriteMessage("\n");
+      return InterruptedStatus();
+    }
     if (last_.reason == FinishReason::kFailed) {
       return WithExitCode(Unavailable("{}", last_.error), ExitCode::kWorkerLost);
     }
@@ -245,8 +248,15 @@ absl::Status Chat(const RunOptions& options, const LoadedModel& model,
     if (is_terminal) WriteMessage("> ");
     std::string line;
     std::getline(std::cin, line);
-    if (IsInterrupted()) return InterruptedStatus();
-    if (line.empty()) return absl::OkStatus();
+    if (IsInterrupted()) {
+      if (is_terminal) WriteMessage("\n");
+      return InterruptedStatus();
+    }
+    if (line.empty()) {
+      // Ctrl-D leaves the cursor behind "> ".
+      if (is_terminal && std::cin.eof()) WriteMessage("\n");
+      return absl::OkStatus();
+    }
     messages.push_back({{"role", "user"}, {"content", line}});
     SWITCHYARD_ASSIGN_OR_RETURN(Prompt prompt, ChatPrompt(model, ChatContext(options, messages)));
     Answer answer;
