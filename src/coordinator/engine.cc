@@ -77,13 +77,13 @@ class Engine::Impl {
     SWITCHYARD_RETURN_IF_ERROR(CheckRequest(request, limits_));
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
-    if (num_pending_starts_ + stats_.num_waiting >= options_.max_waiting) {
+    if (num_queued_ >= options_.max_waiting) {
       return ResourceExhausted("too many generations are waiting: {}", options_.max_waiting);
     }
     // Every generation without a seed gets one of its own, so that no two give the same text.
     if (!request.sampling.has_seed()) request.sampling.set_seed(seeds_());
     const uint64_t id = ++last_id_;
-    ++num_pending_starts_;
+    ++num_queued_;
     inbox_.push_back(StartMessage{id, std::move(request), std::move(callback), Now()});
     wake_.notify_one();
     return id;
@@ -146,22 +146,16 @@ class Engine::Impl {
     auto sequence =
         std::make_unique<Sequence>(message.id, std::move(message.request),
                                    std::move(message.callback), tokenizer_, message.now_seconds);
-    {
-      std::lock_guard lock(mutex_);
-      --num_pending_starts_;
-    }
-    if (!IsHealthy()) {
-      sequence->DeliverFinished(FinishReason::kFailed, Message(failure_), Now());
-      return;
-    }
     waiting_.push_back(std::move(sequence));
+    if (IsHealthy()) return;
+    TakeWaiting(std::prev(waiting_.end()))
+        ->DeliverFinished(FinishReason::kFailed, Message(failure_), Now());
   }
 
   void Handle(CancelMessage& message) {
     for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
       if ((*it)->id() != message.id) continue;
-      SequencePtr sequence = std::move(*it);
-      waiting_.erase(it);
+      const SequencePtr sequence = TakeWaiting(it);
       PublishStats();
       sequence->DeliverFinished(FinishReason::kCancelled, "", Now());
       return;
@@ -228,8 +222,7 @@ class Engine::Impl {
   void FinishAll(FinishReason reason, std::string_view error) {
     while (!running_.empty()) Finish(*running_.front(), reason, error);
     while (!waiting_.empty()) {
-      const SequencePtr sequence = std::move(waiting_.front());
-      waiting_.pop_front();
+      const SequencePtr sequence = TakeWaiting(waiting_.begin());
       PublishStats();
       sequence->DeliverFinished(reason, error, Now());
     }
@@ -256,8 +249,7 @@ class Engine::Impl {
     FinishAll(FinishReason::kFailed, Message(status));
   }
 
-  // ---- admission
-  // ---------------------------------------------------------------------------------
+  // ---- admission ------------------------------------------------------------------------------
 
   // Moves waiting generations to free slots, first come first served. All pages that a generation
   // can ever need are taken here, so that no step lacks memory later.
@@ -271,10 +263,31 @@ class Engine::Impl {
       sequence.state = SequenceState::kPrefill;
       *slot = &sequence;
       AddStart(sequence, plan);
-      running_.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
+      running_.push_back(TakeWaiting(waiting_.begin()));
       sequence.DeliverStarted(sequence.planned, Now());
     }
+  }
+
+  // Takes a sequence out of the queue.
+  SequencePtr TakeWaiting(std::deque<SequencePtr>::iterator it) {
+    SequencePtr sequence = std::move(*it);
+    waiting_.erase(it);
+    std::lock_guard lock(mutex_);
+    --num_queued_;
+    return sequence;
+  }
+
+  // Pages that no running sequence holds: free ones, and those of kept prefixes only.
+  int64_t NumObtainablePages() const {
+    std::vector<bool> is_held(static_cast<size_t>(pages_.num_pages()));
+    int64_t num_held = 0;
+    for (const SequencePtr& sequence : running_) {
+      for (uint32_t page : sequence->pages) {
+        if (!is_held[page]) ++num_held;
+        is_held[page] = true;
+      }
+    }
+    return pages_.num_pages() - num_held;
   }
 
   // Finds reusable state and takes the pages of the rest. False: not now, nothing is held.
@@ -292,7 +305,11 @@ class Engine::Impl {
     // The last sampled token is delivered but never computed.
     const int64_t wanted = PagesFor(num_prompt + sequence.max_new_tokens - 1) -
                            static_cast<int64_t>(sequence.pages.size());
-    while (pages_.num_free() < wanted && prefixes_.EvictOne()) {
+    // Prefixes are given up only where that is enough. (Pages of the hit itself count as obtainable
+    // although they are not: then the attempt below fails and costs some prefixes.)
+    if (wanted <= NumObtainablePages()) {
+      while (pages_.num_free() < wanted && prefixes_.EvictOne()) {
+      }
     }
     const auto fresh = pages_.Allocate(static_cast<int>(wanted));
     if (!fresh) {
@@ -340,8 +357,7 @@ class Engine::Impl {
     counters_.cached_tokens += sequence.planned;
   }
 
-  // ---- plans
-  // ---------------------------------------------------------------------------------------
+  // ---- plans ----------------------------------------------------------------------------------
 
   bool IsWorthAPlan(const v1::StepPlan& plan) const {
     if (plan.starts_size() + plan.operations_size() + plan.prefill_size() > 0) return true;
@@ -433,8 +449,7 @@ class Engine::Impl {
     });
   }
 
-  // ---- what other threads see
-  // ------------------------------------------------------------------------
+  // ---- what other threads see -----------------------------------------------------------------
 
   bool IsHealthy() const {
     std::lock_guard lock(mutex_);
@@ -465,7 +480,7 @@ class Engine::Impl {
   absl::Status failure_;  // OK while the worker works
   EngineStats stats_;
   uint64_t last_id_ = 0;
-  int num_pending_starts_ = 0;  // in the inbox
+  int num_queued_ = 0;  // in the inbox or waiting
   std::mt19937_64 seeds_;
 
   // The engine thread's own.

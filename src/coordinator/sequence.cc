@@ -95,13 +95,13 @@ void Sequence::Deliver(GenerationEvent event) {
 
 Timings Sequence::TimingsAt(double now_seconds) const {
   Timings timings;
-  if (admitted_seconds_ == 0) {
+  if (!admitted_seconds_) {
     timings.queue_seconds = now_seconds - created_seconds_;
     return timings;
   }
-  timings.queue_seconds = admitted_seconds_ - created_seconds_;
+  timings.queue_seconds = *admitted_seconds_ - created_seconds_;
   const bool has_token = usage_.completion_tokens > 0;
-  timings.prefill_seconds = (has_token ? first_token_seconds_ : now_seconds) - admitted_seconds_;
+  timings.prefill_seconds = (has_token ? first_token_seconds_ : now_seconds) - *admitted_seconds_;
   if (has_token) {
     timings.ttft_seconds = first_token_seconds_ - created_seconds_;
     timings.decode_seconds = last_token_seconds_ - first_token_seconds_;

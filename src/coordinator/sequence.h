@@ -64,7 +64,7 @@ class Sequence {
   Usage usage_;
   int64_t num_prefilled_ = 0;
   double created_seconds_;
-  double admitted_seconds_ = 0;
+  std::optional<double> admitted_seconds_;
   double first_token_seconds_ = 0;
   double last_token_seconds_ = 0;
 };

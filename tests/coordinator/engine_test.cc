@@ -140,7 +140,9 @@ TEST(EngineTest, MessageBordersMakeCheckpoints) {
 }
 
 TEST(EngineTest, CancelEndsWaitingAndRunningGenerations) {
-  Harness h(Harness::WorkerOptions(1, 64, 4), {});
+  auto options = Harness::WorkerOptions(1, 64, 4);
+  options.hold_at_step = 8;  // so that nothing ends by itself before it is cancelled
+  Harness h(options, {});
   const auto running = h.Start(Harness::Request(Harness::Prompt(10, 1), 900), 0);
   const auto waiting = h.Start(Harness::Request(Harness::Prompt(10, 2), 900), 1);
   ASSERT_TRUE(running.ok() && waiting.ok());
@@ -151,6 +153,7 @@ TEST(EngineTest, CancelEndsWaitingAndRunningGenerations) {
   EXPECT_EQ(h.Wait(0).last.reason, FinishReason::kCancelled);
   h.engine().Cancel(*running);
   h.engine().Cancel(12345);
+  h.worker().Release();
   EXPECT_EQ(h.engine().stats().num_running, 0);
   EXPECT_EQ(h.Run(Harness::Request(Harness::Prompt(10, 3), 5), 2).token_ids,
             h.Expected(Harness::Prompt(10, 3), 5));
@@ -158,7 +161,9 @@ TEST(EngineTest, CancelEndsWaitingAndRunningGenerations) {
 }
 
 TEST(EngineTest, FullQueueRefuses) {
-  Harness h(Harness::WorkerOptions(1, 64, 4), {.max_waiting = 2});
+  auto options = Harness::WorkerOptions(1, 64, 4);
+  options.hold_at_step = 2;  // nothing ends meanwhile
+  Harness h(options, {.max_waiting = 2});
   std::vector<absl::StatusOr<uint64_t>> ids;
   for (int i = 0; i < 8; ++i) {
     ids.push_back(h.Start(Harness::Request(Harness::Prompt(10, i), 1000), i));

@@ -49,6 +49,12 @@ int32_t FakeWorker::NextToken(const Options& options, const std::vector<int32_t>
   return options.first_token + static_cast<int32_t>((hash >> 20) % options.num_tokens);
 }
 
+void FakeWorker::Release() {
+  std::lock_guard lock(mutex_);
+  is_released_ = true;
+  wake_.notify_one();
+}
+
 std::vector<std::string> FakeWorker::violations() const {
   std::lock_guard lock(mutex_);
   return violations_;
@@ -81,6 +87,11 @@ void FakeWorker::Run() {
     }
     Apply(plan);
     for (int step = 0;; ++step) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(
+            lock, [&] { return stopping_ || is_released_ || num_steps_ != options_.hold_at_step; });
+      }
       v1::StepResult result;
       result.set_plan(plan.plan());
       result.set_step(step);

@@ -29,6 +29,7 @@ class FakeWorker : public coordinator::WorkerHandle {
     int32_t eos = -1;
     int eos_period = 0;
     int fail_at_step = -1;  // report an error in this step
+    int hold_at_step = -1;  // wait for Release() before this step
   };
 
   explicit FakeWorker(const Options& options);
@@ -41,6 +42,9 @@ class FakeWorker : public coordinator::WorkerHandle {
 
   // What NextToken() gives for a sequence; tests compute the expected text with it.
   static int32_t NextToken(const Options& options, const std::vector<int32_t>& tokens);
+
+  // Lets the step that Options::hold_at_step names go on.
+  void Release();
 
   std::vector<std::string> violations() const;
   int64_t num_computed_rows() const;
@@ -76,6 +80,7 @@ class FakeWorker : public coordinator::WorkerHandle {
   std::condition_variable wake_;
   std::deque<switchyard::worker::v1::StepPlan> plans_;
   bool stopping_ = false;
+  bool is_released_ = false;
   std::vector<std::string> violations_;
   int64_t num_computed_rows_ = 0;
   int num_saves_ = 0;
