@@ -104,13 +104,14 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> StepExecutor::Create(
   return executor;
 }
 
-// ---- between steps
-// ---------------------------------------------------------------------------------
+// ---- between steps ----------------------------------------------------------------------------
 
-void StepExecutor::StartSlot(const v1::SlotStart& start) {
+void StepExecutor::StartSlot(const v1::SlotStart& start, bool is_restored) {
   Slot& slot = slots_[start.slot()];
-  kernels::LedgerSlot unused;  // Begin() is timed as a whole
-  state_->Clear(static_cast<int>(start.slot()), *backend_, unused);
+  if (!is_restored) {            // a checkpoint overwrites the whole committed state
+    kernels::LedgerSlot unused;  // Begin() is timed as a whole
+    state_->Clear(static_cast<int>(start.slot()), *backend_, unused);
+  }
   slot.incarnation = start.incarnation();
   slot.active = true;
   slot.stopped = false;
@@ -142,14 +143,19 @@ void StepExecutor::StartSlot(const v1::SlotStart& start) {
 
 absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
   const double begin = Now();
-  kernels::LedgerSlot unused;
   for (const v1::SlotOperation& operation : plan.operations()) {
     if (!operation.has_free()) continue;
     Slot& slot = slots_[operation.free().slot()];
     slot.active = false;
     slot.pages.clear();
   }
-  for (const v1::SlotStart& start : plan.starts()) StartSlot(start);
+  for (const v1::SlotStart& start : plan.starts()) {
+    const bool is_restored = std::any_of(
+        plan.operations().begin(), plan.operations().end(), [&](const v1::SlotOperation& o) {
+          return o.has_restore() && o.restore().slot() == start.slot();
+        });
+    StartSlot(start, is_restored);
+  }
   for (const v1::SlotOperation& operation : plan.operations()) {
     if (!operation.has_restore()) continue;
     const v1::SlotOperation::Restore& restore = operation.restore();
@@ -187,8 +193,7 @@ bool StepExecutor::HasStepAfter(const v1::StepPlan& plan, uint32_t step) const {
   });
 }
 
-// ---- one step
-// ----------------------------------------------------------------------------------------
+// ---- one step ---------------------------------------------------------------------------------
 
 void StepExecutor::AddRows(Work work, int64_t row_begin, int64_t first_position,
                            int64_t num_provisional) {

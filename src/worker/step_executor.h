@@ -77,7 +77,8 @@ class StepExecutor {
   StepExecutor(const model::ModelSpec& spec, const WorkerOptions& options)
       : spec_(spec), options_(options) {}
 
-  void StartSlot(const v1::SlotStart& start);
+  // `is_restored`: a checkpoint of the same plan will overwrite the slot's state.
+  void StartSlot(const v1::SlotStart& start, bool is_restored);
   absl::Status AddChunk(const v1::PrefillChunk& chunk, v1::StepResult& result);
   void AddDecode(const v1::DecodeSlot& decode, v1::StepResult& result);
   // Appends rows of the slot to the batch; tokens are in batch_ already, from `row_begin` on.

@@ -32,7 +32,8 @@ struct Worker::Impl {
   double idle_seconds = 0;  // of the step thread: how long it waited for the running plan
   std::thread thread;
 
-  std::mutex mutex;  // guards what follows
+  std::mutex join_mutex;  // guards the join of `thread`
+  std::mutex mutex;       // guards what follows
   std::condition_variable changed;
   PlanValidator validator;
   std::deque<v1::StepPlan> plans;
@@ -137,6 +138,7 @@ void Worker::Stop() {
     impl_->stopping = true;
   }
   impl_->changed.notify_all();
+  std::lock_guard lock(impl_->join_mutex);  // only one of several callers may join
   if (impl_->thread.joinable()) impl_->thread.join();
 }
 
