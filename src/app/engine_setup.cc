@@ -59,6 +59,14 @@ void LogMemory(const worker::WorkerMemory& memory) {
   LogInfo("caches: keys and values up to {}, recurrent state {}, prefixes up to {}, activations {}",
           FormatBytes(memory.kv_bytes), FormatBytes(memory.state_bytes),
           FormatBytes(memory.checkpoint_bytes), FormatBytes(memory.activation_bytes));
+  const int64_t growth_bytes = memory.kv_bytes + memory.state_bytes + memory.checkpoint_bytes;
+  const auto available_bytes = AvailableHostBytes();
+  if (available_bytes && growth_bytes > *available_bytes) {
+    LogWarning(
+        "the caches may grow to {}, but {} are free: lower --context or --prefix-cache-bytes",
+        FormatBytes(static_cast<double>(growth_bytes)),
+        FormatBytes(static_cast<double>(*available_bytes)));
+  }
   const auto process = ReadProcessMemory();
   if (process.ok()) LogInfo("resident memory: {}", FormatBytes(process->resident_bytes()));
 }
