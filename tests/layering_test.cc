@@ -212,8 +212,7 @@ TEST(LayeringTest, EveryFolderOfSourcesIsARoom) {
   }
 }
 
-// ---- the checker itself
-// --------------------------------------------------------------------------
+// ---- the checker itself -----------------------------------------------------------------------
 
 using testing::ElementsAre;
 using testing::IsEmpty;

@@ -121,8 +121,7 @@ TEST(Qwen4ExpTest, FindsTensorsInTheirShard) {
   for (const LayerSpec& layer : model.spec.layers) EXPECT_GT(layer.moe.down->shard, 0);
 }
 
-// ---- virtual shards
-// --------------------------------------------------------------------------------
+// ---- virtual shards ---------------------------------------------------------------------------
 
 TEST(Qwen4ExpTest, CutsWholeUnitsIntoFourShards) {
   const Model model = Load(kData + "shards.gguf");
@@ -153,8 +152,7 @@ TEST(Qwen4ExpTest, LeavesShardsEmptyWhereUnitsAreFew) {
   EXPECT_THAT(base.spec.layers[0].down_shards.border, ElementsAre(0, 4, 8, 12, 16));
 }
 
-// ---- variants of a valid file
-// ------------------------------------------------------------------------
+// ---- variants of a valid file -----------------------------------------------------------------
 
 // The smallest test model: 4 layers (attention in the last), hidden size 32, 8 experts.
 GgufContents Small() { return GgufContents::FromFile(kData + "qsa_2048.gguf"); }
@@ -260,8 +258,7 @@ TEST(Qwen4ExpTest, PassesOverVisionTensors) {
   EXPECT_TRUE(LoadContents(contents).ok());
 }
 
-// ---- refusals
-// ------------------------------------------------------------------------------------------
+// ---- refusals ---------------------------------------------------------------------------------
 
 struct Refusal {
   std::string name;
