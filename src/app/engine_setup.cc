@@ -24,6 +24,9 @@
 namespace switchyard::app {
 namespace {
 
+// Coordinator and worker see each other's pages only as numbers; both must mean the same tokens.
+static_assert(coordinator::kPageTokens == kernels::kPageTokens);
+
 kernels::KvType KvTypeOf(const std::string& name) {
   if (name == "f32") return kernels::KvType::kF32;
   if (name == "q8_0") return kernels::KvType::kQ8_0;
