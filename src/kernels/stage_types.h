@@ -44,9 +44,10 @@ class Weight {
 };
 
 enum class WeightUse {
-  kMatrix,   // multiplied with rows of activations; one slab per expert
-  kVector,   // norms, biases, convolution taps and other small tensors: kept as F32
-  kRowTable  // rows are looked up by index (token embedding); may also be multiplied with
+  kMatrix,    // multiplied with rows of activations; one slab per expert
+  kVector,    // norms, biases and other small tensors: kept as F32, also multiplied with rows
+  kConvTaps,  // [channels, taps] of a causal depthwise convolution: kept as F32
+  kRowTable   // rows are looked up by index (token embedding); may also be multiplied with
 };
 
 struct WeightSource {

@@ -51,7 +51,7 @@ absl::Status VisitDeltaNet(const model::DeltaNetTensors& from, kernels::DeltaNet
   SWITCHYARD_RETURN_IF_ERROR(visit(from.gate, WeightUse::kMatrix, to.gate));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.beta, WeightUse::kMatrix, to.beta));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.alpha, WeightUse::kMatrix, to.alpha));
-  SWITCHYARD_RETURN_IF_ERROR(visit(from.conv, WeightUse::kVector, to.conv));
+  SWITCHYARD_RETURN_IF_ERROR(visit(from.conv, WeightUse::kConvTaps, to.conv));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.a, WeightUse::kVector, to.a));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.dt_bias, WeightUse::kVector, to.dt_bias));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.norm, WeightUse::kVector, to.norm));
@@ -79,7 +79,7 @@ absl::Status VisitPle(const model::PleTensors& from, kernels::PleWeights& to, Vi
   SWITCHYARD_RETURN_IF_ERROR(visit(from.norm_key, WeightUse::kVector, to.norm_key));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.norm_query, WeightUse::kVector, to.norm_query));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.norm_conv, WeightUse::kVector, to.norm_conv));
-  return visit(from.conv, WeightUse::kVector, to.conv);
+  return visit(from.conv, WeightUse::kConvTaps, to.conv);
 }
 
 template <typename Visit>

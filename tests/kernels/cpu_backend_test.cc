@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/status.h"
+#include "kernels/cpu/cpu_weight.h"
 #include "kernels/cpu_step_driver.h"
 #include "kernels/quant/dequantize.h"
 #include "testing/stage_fixtures.h"
@@ -69,7 +70,7 @@ TEST(CpuBackendTest, PassesOnWhatReadingReports) {
   source.name = "w";
   source.view = {nullptr, DType::kF32, 1, 4, 8};
   source.read = [](int64_t, int64_t, std::byte*) { return DataLoss("file is truncated"); };
-  for (const WeightUse use : {WeightUse::kMatrix, WeightUse::kVector}) {
+  for (const WeightUse use : {WeightUse::kMatrix, WeightUse::kVector, WeightUse::kConvTaps}) {
     const auto weight = backend->LoadWeight(source, use);
     EXPECT_EQ(weight.status().code(), absl::StatusCode::kDataLoss);
   }
@@ -90,6 +91,18 @@ TEST(CpuBackendTest, KeepsWeightsOnceInFileLayout) {
   EXPECT_EQ(v->resident_bytes(), 64 * 4);  // floats in memory
   EXPECT_EQ(backend->resident_weight_bytes(), m->resident_bytes() + v->resident_bytes());
   EXPECT_EQ(backend->ReserveWeights(1).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CpuBackendTest, OnlyConvolutionTapsAreTransposed) {
+  const std::vector<float> values = {0, 1, 2, 3, 4, 5};
+  const TensorData tensor = fixtures::Encode("w", values, 1, 2, 3, DType::kF16);
+  auto backend = MakeCpuBackend({});
+  const auto vector = fixtures::Load(*backend, tensor, WeightUse::kVector);
+  const float* kept = CpuWeight::From(*vector).values();
+  EXPECT_EQ(std::vector<float>(kept, kept + 6), values);
+  const auto conv = fixtures::Load(*backend, tensor, WeightUse::kConvTaps);
+  const float* taps = CpuWeight::From(*conv).taps();
+  EXPECT_EQ(std::vector<float>(taps, taps + 6), (std::vector<float>{0, 3, 1, 4, 2, 5}));
 }
 
 TEST(CpuBackendTest, LooksUpRowsForAllStreams) {

@@ -220,7 +220,7 @@ TEST(ReferenceDenseTest, PassesOnWhatTheSourceReturns) {
   auto backend = CreateReferenceBackend();
   WeightSource source{"w", {nullptr, DType::kQ8_0, 1, 4, 64}, nullptr};
   source.read = [](int64_t, int64_t, std::byte*) { return absl::DataLossError("truncated"); };
-  for (WeightUse use : {WeightUse::kMatrix, WeightUse::kVector}) {
+  for (WeightUse use : {WeightUse::kMatrix, WeightUse::kVector, WeightUse::kConvTaps}) {
     EXPECT_EQ(backend->LoadWeight(source, use).status().code(), absl::StatusCode::kDataLoss);
   }
   EXPECT_EQ(backend->resident_weight_bytes(), 0);

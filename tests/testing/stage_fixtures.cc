@@ -40,6 +40,9 @@ class Loader {
   const kernels::Weight* Vector(const TensorData& tensor) {
     return Add(tensor, WeightUse::kVector);
   }
+  const kernels::Weight* ConvTaps(const TensorData& tensor) {
+    return Add(tensor, WeightUse::kConvTaps);
+  }
 
  private:
   const kernels::Weight* Add(const TensorData& tensor, WeightUse use) {
@@ -54,8 +57,7 @@ class Loader {
 
 }  // namespace
 
-// ---- weights
-// --------------------------------------------------------------------------------------
+// ---- weights ----------------------------------------------------------------------------------
 
 std::unique_ptr<kernels::Weight> Load(kernels::Backend& backend, const TensorData& tensor,
                                       WeightUse use) {
@@ -81,8 +83,7 @@ kernels::ShardBorders Shards(int64_t cols, int64_t unit) {
   return borders;
 }
 
-// ---- layers
-// ------------------------------------------------------------------------------------------
+// ---- layers -----------------------------------------------------------------------------------
 
 kernels::DeltaNetShape LayerSizes::delta_shape() const {
   kernels::DeltaNetShape shape;
@@ -246,7 +247,7 @@ Loaded<kernels::MixerWeights> Load(kernels::Backend& backend, const LayerSizes& 
   loaded.weights.norm = loader.Vector(tensors.norm);
   loaded.weights.down = loader.Matrix(tensors.down);
   loaded.weights.up = loader.Matrix(tensors.up);
-  loaded.weights.inject = loader.Matrix(tensors.inject);
+  loaded.weights.inject = loader.Vector(tensors.inject);
   loaded.weights.rms_epsilon = sizes.rms_epsilon;
   loaded.weights.num_streams = sizes.num_streams;
   return loaded;
@@ -261,7 +262,7 @@ Loaded<kernels::PleWeights> Load(kernels::Backend& backend, const LayerSizes&,
   loaded.weights.norm_key = loader.Vector(tensors.norm_key);
   loaded.weights.norm_query = loader.Vector(tensors.norm_query);
   loaded.weights.norm_conv = loader.Vector(tensors.norm_conv);
-  loaded.weights.conv = loader.Vector(tensors.conv);
+  loaded.weights.conv = loader.ConvTaps(tensors.conv);
   return loaded;
 }
 
@@ -273,7 +274,7 @@ Loaded<kernels::DeltaNetWeights> Load(kernels::Backend& backend, const LayerSize
   loaded.weights.gate = loader.Matrix(tensors.gate);
   loaded.weights.beta = loader.Matrix(tensors.beta);
   loaded.weights.alpha = loader.Matrix(tensors.alpha);
-  loaded.weights.conv = loader.Vector(tensors.conv);
+  loaded.weights.conv = loader.ConvTaps(tensors.conv);
   loaded.weights.a = loader.Vector(tensors.a);
   loaded.weights.dt_bias = loader.Vector(tensors.dt_bias);
   loaded.weights.norm = loader.Vector(tensors.norm);
@@ -321,8 +322,7 @@ FloatRows RandomRows(Random& random, int64_t rows, int64_t cols, double deviatio
   return FloatRows::Of(cols, random.Normals(rows * cols, deviation));
 }
 
-// ---- states of sequences
-// -------------------------------------------------------------------------------
+// ---- states of sequences ----------------------------------------------------------------------
 
 kernels::SequenceRows SequenceCursor::Next(int row_begin, int num_rows, int num_committed) {
   SWITCHYARD_CHECK(num_committed >= 0 && num_committed <= num_rows);

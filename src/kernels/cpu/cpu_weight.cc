@@ -7,7 +7,6 @@
 
 #include "base/status.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/causal_conv.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
@@ -18,13 +17,10 @@ constexpr int64_t kPaddingBytes = 64;
 // Rows are read in pieces of about this size.
 constexpr int64_t kReadBytes = 4 << 20;
 
-// A convolution has few taps and many channels; every other small tensor is one row, or wide.
-bool IsTapMajor(const TensorView& view, WeightUse use) {
-  return use == WeightUse::kVector && view.rows > 1 && view.cols <= kMaxConvTaps;
-}
+bool IsDecoded(WeightUse use) { return use == WeightUse::kVector || use == WeightUse::kConvTaps; }
 
 DType MemoryDType(const TensorView& view, WeightUse use) {
-  return use == WeightUse::kVector ? DType::kF32 : view.dtype;
+  return IsDecoded(use) ? DType::kF32 : view.dtype;
 }
 
 absl::Status ReadRows(const WeightSource& source, int64_t first, int64_t count, std::byte* out) {
@@ -39,7 +35,7 @@ absl::Status ReadRows(const WeightSource& source, int64_t first, int64_t count, 
 CpuWeight::CpuWeight(const TensorView& view, WeightUse use)
     : Weight(view.dtype, view.num_slabs, view.rows, view.cols),
       memory_dtype_(MemoryDType(view, use)),
-      tap_major_(IsTapMajor(view, use)),
+      tap_major_(use == WeightUse::kConvTaps),
       row_bytes_(RowBytes(memory_dtype_, view.cols)) {
   resident_bytes_ = view.num_slabs * view.rows * row_bytes_;
 }
@@ -66,7 +62,7 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Load(const WeightSource& s
   const int64_t file_row_bytes = view.row_bytes();
   const int64_t rows_at_once =
       std::max<int64_t>(1, kReadBytes / std::max<int64_t>(1, file_row_bytes));
-  if (use != WeightUse::kVector) {
+  if (!IsDecoded(use)) {
     for (int64_t row = 0; row < num_rows; row += rows_at_once) {
       const int64_t count = std::min(rows_at_once, num_rows - row);
       SWITCHYARD_RETURN_IF_ERROR(

@@ -18,9 +18,9 @@
 
 namespace switchyard::kernels::cpu {
 
-// A tensor in the layout of its file, each row as stored. Small tensors (WeightUse::kVector) are
-// floats; of these, convolution taps [channels, taps] are stored tap by tap, [taps, channels], so
-// that neighbouring channels share a vector.
+// A tensor in the layout of its file, each row as stored. Small tensors (WeightUse::kVector and
+// kConvTaps) are floats; convolution taps [channels, taps] are stored tap by tap,
+// [taps, channels], so that neighbouring channels share a vector.
 class CpuWeight final : public Weight {
  public:
   static const CpuWeight& From(const Weight& weight) {
@@ -52,7 +52,7 @@ class CpuWeight final : public Weight {
     SWITCHYARD_DCHECK(memory_dtype_ == DType::kF32 && !tap_major_);
     return reinterpret_cast<const float*>(data_);
   }
-  // Taps [cols, rows] of a convolution. REQUIRES: loaded as kVector with few columns.
+  // Taps [cols, rows] of a convolution. REQUIRES: loaded as kConvTaps.
   const float* taps() const {
     SWITCHYARD_DCHECK(tap_major_);
     return reinterpret_cast<const float*>(data_);

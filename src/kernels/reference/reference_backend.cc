@@ -79,7 +79,8 @@ class ReferenceBackend final : public Backend {
                                                      WeightUse use) override {
     const int64_t decoded_bytes = source.view.num_slabs * source.view.rows * source.view.cols *
                                   static_cast<int64_t>(sizeof(float));
-    const bool decode = use == WeightUse::kVector || source.view.dtype == DType::kF32 ||
+    const bool decode = use == WeightUse::kVector || use == WeightUse::kConvTaps ||
+                        source.view.dtype == DType::kF32 ||
                         decoded_bytes <= options_.max_decoded_bytes - decoded_bytes_;
     SWITCHYARD_ASSIGN_OR_RETURN(std::unique_ptr<ReferenceWeight> weight,
                                 ReferenceWeight::Read(source, decode));
