@@ -40,8 +40,7 @@ Floats SameOnAll(const std::function<Floats(const StageKernels&)>& f) {
   return expected;
 }
 
-// ---- elementwise
-// ---------------------------------------------------------------------------------
+// ---- elementwise ------------------------------------------------------------------------------
 
 TEST(StageKernelsTest, ExponentialIsAccurateOverItsRange) {
   // The largest element's own exponential is 1, so the others are plain exponentials of x - 0.
@@ -210,8 +209,7 @@ TEST(StageKernelsTest, StoresKeysAsTheQuantizer) {
   }
 }
 
-// ---- delta rule
-// ----------------------------------------------------------------------------------
+// ---- delta rule -------------------------------------------------------------------------------
 
 struct DeltaInput {
   int64_t rows, dim;
@@ -276,9 +274,8 @@ TEST_P(StageKernelsDeltaTest, StepsMatchTheRecurrence) {
   }
 }
 
-TEST_P(StageKernelsDeltaTest, ChunkMatchesTheRecurrence) {
-  const DeltaInput in(GetParam().first, GetParam().second);
-  const Floats result = SameOnAll([&](const StageKernels& kernels) {
+Floats RunChunk(const DeltaInput& in) {
+  return SameOnAll([&](const StageKernels& kernels) {
     Floats state = in.state, out(in.v.size());
     Floats scratch(static_cast<size_t>(DeltaChunkScratch(in.dim)), NAN);
     DeltaChunk chunk;
@@ -298,9 +295,37 @@ TEST_P(StageKernelsDeltaTest, ChunkMatchesTheRecurrence) {
     out.insert(out.end(), state.begin(), state.end());
     return out;
   });
+}
+
+void ExpectChunkMatches(const DeltaInput& in) {
+  const Floats result = RunChunk(in);
   const Doubles expected = in.Expected();
   for (size_t i = 0; i < result.size(); ++i) {
     ASSERT_NEAR(result[i], expected[i], DeltaTolerance(in.dim)) << i;
+  }
+}
+
+TEST_P(StageKernelsDeltaTest, ChunkMatchesTheRecurrence) {
+  ExpectChunkMatches(DeltaInput(GetParam().first, GetParam().second));
+}
+
+// The first half forgets about e^-50 a row, the second remembers: there a sum in float, of size
+// 1600, would be off by 1e-4 in each exponent.
+TEST_P(StageKernelsDeltaTest, ChunkMatchesTheRecurrenceAfterStrongDecays) {
+  DeltaInput in(GetParam().first, GetParam().second);
+  for (int64_t t = 0; t < in.rows; ++t) {
+    float& log_decay = in.log_decay[static_cast<size_t>(t)];
+    log_decay = t <= in.rows / 2 ? log_decay - 50 : log_decay / 16;
+  }
+  ExpectChunkMatches(in);
+}
+
+TEST_P(StageKernelsDeltaTest, ChunkForgetsAllBeforeAnInfiniteDecay) {
+  const int64_t rows = GetParam().first;
+  for (const int64_t row : {int64_t{0}, rows / 2, rows - 1}) {
+    DeltaInput in(rows, GetParam().second);
+    in.log_decay[static_cast<size_t>(row)] = -INFINITY;
+    ExpectChunkMatches(in);
   }
 }
 
@@ -309,8 +334,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, StageKernelsDeltaTest,
                                          std::pair{63, 128}, std::pair{64, 128},
                                          std::pair{64, 72}));
 
-// ---- attention
-// -----------------------------------------------------------------------------------
+// ---- attention --------------------------------------------------------------------------------
 
 TEST(StageKernelsTest, AttendsOverRunsAsTheFormula) {
   for (const int num_heads : {1, 3, 4, 7}) {

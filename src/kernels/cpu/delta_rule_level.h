@@ -168,6 +168,36 @@ inline void Triangular(const float* weight, const float* u, float* x, int64_t x_
   }
 }
 
+// Log decays between the rows of a chunk. Sums are kept in double: they reach thousands, of which a
+// difference of size 1 must keep the precision of a float.
+struct LogDecays {
+  double total[kPageTokens];  // up to row t, without rows that forget everything
+  int64_t cut[kPageTokens];   // the last row up to t whose log decay is -inf; -1 = none
+
+  LogDecays(const float* log_decay, int64_t n) {
+    double sum = 0;
+    int64_t last_cut = -1;
+    for (int64_t t = 0; t < n; ++t) {
+      // Kept out of the sum: -inf minus -inf would be no number.
+      if (log_decay[t] == -HUGE_VALF) {
+        last_cut = t;
+      } else {
+        sum += static_cast<double>(log_decay[t]);
+      }
+      total[t] = sum;
+      cut[t] = last_cut;
+    }
+  }
+  // G_t - G_s for s <= t.
+  float Since(int64_t s, int64_t t) const {
+    return s < cut[t] ? -HUGE_VALF : static_cast<float>(total[t] - total[s]);
+  }
+  // G_t: since the state before the chunk.
+  float SinceState(int64_t t) const {
+    return cut[t] >= 0 ? -HUGE_VALF : static_cast<float>(total[t]);
+  }
+};
+
 // With G_t the sum of the log decays up to t, S the state before the chunk:
 //   u_t = beta_t (v_t - e^G_t S k_t) - sum_{s<t} A[t,s] u_s,  A = beta_t e^(G_t-G_s) (k_t . k_s)
 //   o_t = e^G_t S q_t + sum_{s<=t} P[t,s] u_s,                P = e^(G_t-G_s) (q_t . k_s)
@@ -182,9 +212,8 @@ inline void DeltaChunkHead(const DeltaChunk& c) {
   float* a = scaled_u + page * dim;                      // [page, page]
   float* p = a + page * page;                            // [page, page]
   float* ratio = p + page * page;                        // [page]
-  float* total = ratio + page;                           // [page]: G
-  float sum = 0;
-  for (int64_t t = 0; t < n; ++t) total[t] = sum += c.log_decay[t];
+  float* exponent = ratio + page;                        // [page]: G_t - G_s of one t
+  const LogDecays log_decays(c.log_decay, n);
 
   const int64_t padded = (n + kLanes - 1) / kLanes * kLanes;
   for (int64_t i = 0; i < dim; ++i) {
@@ -198,14 +227,14 @@ inline void DeltaChunkHead(const DeltaChunk& c) {
   Multiply({n, dim, dim, c.query, dim, 1, transposed_state, dim, c.out, c.out_stride, false});
 
   for (int64_t t = 0; t < n; ++t) {
-    const F8 top = Set(total[t]), beta = Set(c.beta[t]);
+    const F8 beta = Set(c.beta[t]);
+    for (int64_t s = 0; s <= t; ++s) exponent[s] = log_decays.Since(s, t);
     ForEachVector(t + 1, [&](int64_t s, auto load, auto store) {
-      // Within the row s <= t, so the exponent is <= 0; unused lanes are never read.
-      const F8 weight = Exp(Min(top - load(total + s), Zero()));
+      const F8 weight = Exp(load(exponent + s));
       store(a + t * page + s, weight * beta * load(a + t * page + s));
       store(p + t * page + s, weight * load(p + t * page + s));
     });
-    const F8 decay = Exp(top);
+    const F8 decay = Exp(Set(log_decays.SinceState(t)));
     const float* value = c.value + t * c.value_stride;
     float* out = c.out + t * c.out_stride;
     for (int64_t j = 0; j < dim; j += kLanes) {
@@ -216,12 +245,11 @@ inline void DeltaChunkHead(const DeltaChunk& c) {
   Triangular<false, true>(a, u, u, dim, n, dim);
   Triangular<true, false>(p, u, c.out, c.out_stride, n, dim);
 
-  const F8 last = Set(total[n - 1]);
-  ForEachVector(n, [&](int64_t s, auto load, auto store) {
-    store(ratio + s, Exp(Min(last - load(total + s), Zero())));
-  });
+  for (int64_t s = 0; s < n; ++s) exponent[s] = log_decays.Since(s, n - 1);
+  ForEachVector(
+      n, [&](int64_t s, auto load, auto store) { store(ratio + s, Exp(load(exponent + s))); });
   for (int64_t s = 0; s < n; ++s) Scale(ratio[s], u + s * dim, dim, scaled_u + s * dim);
-  const F8 decay = Exp(last);
+  const F8 decay = Exp(Set(log_decays.SinceState(n - 1)));
   for (int64_t i = 0; i < dim * dim; i += kLanes) Store(c.state + i, decay * Load(c.state + i));
   Multiply({dim, dim, n, scaled_u, 1, dim, c.key, dim, c.state, dim, true});
 }

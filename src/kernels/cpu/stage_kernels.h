@@ -45,7 +45,7 @@ struct DeltaChunk {
   const float* value = nullptr;  // rows `value_stride` apart
   int64_t value_stride = 0;
   const float* beta = nullptr;       // [num_rows]
-  const float* log_decay = nullptr;  // [num_rows], <= 0
+  const float* log_decay = nullptr;  // [num_rows], <= 0; -inf forgets all
   float* out = nullptr;              // rows `out_stride` apart
   int64_t out_stride = 0;
   float* scratch = nullptr;  // DeltaChunkScratch(D) floats

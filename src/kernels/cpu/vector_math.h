@@ -5,7 +5,8 @@
 
 namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE {
 
-// e^x; 0 below -87.3 (where the result would leave the normal range), 3.3e38 from 88.7 on.
+// e^x; 0 below -87.3 (where the result would leave the normal range) and of NaN, 3.3e38 from 88.7
+// on.
 // Relative error below 2^-22: after x = n ln 2 + r with |r| <= ln 2 / 2 and ln 2 in two parts, the
 // Taylor polynomial of degree 7 is off by at most r^8 / 8! = 5e-9, the rest is rounding.
 SWITCHYARD_SIMD_INLINE F8 Exp(F8 x) {
