@@ -15,7 +15,6 @@ void CausalConv(const StageKernels& kernels, const ConvRows& conv, int64_t begin
   const int64_t tail_rows = int64_t{conv.num_taps - 1} * conv.dilation;
   const int64_t num_inputs = int64_t{rows.num_replay} + rows.num_rows;
   const int64_t num_final = int64_t{rows.num_replay} + rows.num_committed;
-  SWITCHYARD_DCHECK(num_inputs - num_final <= kMaxProvisionalRows);
   const auto copy = [width](const float* from, float* to) {
     std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float));
   };

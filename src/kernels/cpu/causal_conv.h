@@ -2,8 +2,12 @@
 // carries from step to step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
+
+#include "base/check.h"
 #include "kernels/cpu/stage_kernels.h"
 #include "kernels/stage_types.h"
 
@@ -29,6 +33,19 @@ struct ConvRows {
 // Threads: any; ranges of channels are independent.
 void CausalConv(const StageKernels& kernels, const ConvRows& conv, int64_t begin, int64_t end,
                 float* saved_tail);
+
+// Sets begin[i] to the first of sequence i's replayed rows when those of all sequences lie one
+// after the other. Every stage with pending rows calls this once, so it also checks their number.
+template <typename Sequence>
+void PlaceReplayRows(absl::Span<const Sequence> sequences, int64_t* begin) {
+  int64_t next = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    // More would overrun the memory of the pending rows.
+    SWITCHYARD_CHECK(sequences[i].num_rows - sequences[i].num_committed <= kMaxProvisionalRows);
+    begin[i] = next;
+    next += sequences[i].num_replay;
+  }
+}
 
 // Taps of a convolution, at most; Backend::Prepare() refuses more.
 inline constexpr int kMaxConvTaps = 16;

@@ -203,11 +203,7 @@ int64_t GatedDeltaNet(const StageContext& context, const DeltaNetWeights& w,
                        replay_rows, static_cast<int64_t>(sequences.size()), u.cols,
                        AnyTakesQuantized({w.qkv, w.gate, w.beta, w.alpha}),
                        AnyTakesQuantized({w.output}));
-  int64_t replay_begin = 0;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    buffers.replay_begin[i] = replay_begin;
-    replay_begin += sequences[i].num_replay;
-  }
+  PlaceReplayRows(sequences, buffers.replay_begin);
 
   FillActivations(context, u, buffers.u);
   ProductGroup products(context);

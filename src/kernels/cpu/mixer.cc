@@ -95,7 +95,7 @@ int64_t HcMix(const StageContext& context, const MixerWeights& w, MatrixView<con
 
   ProductGroup products(context);
   products.Add(w.down, buffers.low);
-  if (inject.rows != 0) products.Add(w.inject, inject);
+  if (inject.data != nullptr) products.Add(w.inject, inject);
   products.Run(buffers.x);
 
   const float num_streams = static_cast<float>(w.num_streams);
@@ -120,7 +120,7 @@ void HcCombine(const StageContext& context, MatrixView<const float> inject,
                MatrixView<const float> y, MatrixView<float> h) {
   const int64_t hidden_size = y.cols;
   ForEach(context, h.rows, h.cols, [&](int64_t row, int) {
-    if (inject.rows == 0) {
+    if (inject.data == nullptr) {
       context.kernels.add_scaled(1.0f, y.row(row), hidden_size, h.row(row));
       return;
     }

@@ -66,11 +66,7 @@ int64_t Ple(const StageContext& context, const PleWeights& w, const PleShape& sh
                      static_cast<int64_t>(sequences.size()), wide, hidden_size,
                      int64_t{shape.conv_kernel - 1} * shape.dilation, e.cols,
                      AnyTakesQuantized({w.key, w.value}));
-  int64_t replay_begin = 0;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    buffers.replay_begin[i] = replay_begin;
-    replay_begin += sequences[i].num_replay;
-  }
+  PlaceReplayRows(sequences, buffers.replay_begin);
 
   FillActivations(context, e, buffers.e);
   ProductGroup products(context);

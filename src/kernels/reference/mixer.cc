@@ -20,7 +20,7 @@ void HcMix(const MixerWeights& w, MatrixView<const float> h, MatrixView<float> u
               normed.row(t) + at);
     }
   }
-  if (inject.cols != 0) MatMul<float>(*w.inject, 0, normed, inject, workspace);
+  if (inject.data != nullptr) MatMul<float>(*w.inject, 0, normed, inject, workspace);
 
   MatrixView<double> gate;
   if (w.down != nullptr) {
@@ -45,12 +45,13 @@ void HcMix(const MixerWeights& w, MatrixView<const float> h, MatrixView<float> u
 void HcCombine(MatrixView<const float> inject, MatrixView<const float> y, MatrixView<float> h) {
   if (h.rows == 0) return;
   const int64_t num_streams = h.cols / y.cols;
-  SWITCHYARD_DCHECK(inject.cols == 0 || inject.cols == num_streams);
+  SWITCHYARD_DCHECK(inject.data == nullptr || inject.cols == num_streams);
   for (int64_t t = 0; t < h.rows; ++t) {
     for (int64_t s = 0; s < num_streams; ++s) {
-      const double weight = inject.cols == 0 ? 1.0
-                                             : 2 * Sigmoid(static_cast<double>(inject.row(t)[s]) /
-                                                           static_cast<double>(num_streams));
+      const double weight = inject.data == nullptr
+                                ? 1.0
+                                : 2 * Sigmoid(static_cast<double>(inject.row(t)[s]) /
+                                              static_cast<double>(num_streams));
       float* stream = h.row(t) + s * y.cols;
       for (int64_t e = 0; e < y.cols; ++e) {
         stream[e] = static_cast<float>(static_cast<double>(stream[e]) +
