@@ -27,8 +27,6 @@ namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE {
 
 inline constexpr int64_t kLanes = 8;
 
-SWITCHYARD_SIMD_INLINE int64_t MinInt(int64_t a, int64_t b) { return a < b ? a : b; }
-
 #if SWITCHYARD_SIMD_AVX2
 
 struct F8 {
