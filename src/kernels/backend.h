@@ -41,7 +41,7 @@ class Backend {
   // First error of the device, sticky.
   virtual absl::Status Health() const { return absl::OkStatus(); }
 
-  // ---- memory --------------------------------------------------------------------------------
+  // ---- memory -------------------------------------------------------------------------------
 
   // Makes room for `total_bytes` of LoadWeight() in file layout. Called once, before loading.
   virtual absl::Status ReserveWeights(int64_t total_bytes) = 0;
@@ -68,7 +68,7 @@ class Backend {
   // Number of fork-joins since the start; a test bounds it per token.
   virtual int64_t num_barriers() const { return 0; }
 
-  // ---- dense ---------------------------------------------------------------------------------
+  // ---- dense --------------------------------------------------------------------------------
 
   // out[t] = `num_streams` copies of row token_ids[t] of `table`.
   // Shapes: table [vocab_size, hidden_size], out [T, num_streams * hidden_size].
@@ -97,8 +97,7 @@ class Backend {
   virtual void HcCombine(LedgerSlot& ledger, MatrixView<const float> inject,
                          MatrixView<const float> y, MatrixView<float> h) = 0;
 
-  // ---- n-gram per-layer embedding
-  // ----------------------------------------------------------------
+  // ---- n-gram per-layer embedding -----------------------------------------------------------
 
   // h += gated value + silu(causal convolution), from the gathered table rows `e`.
   // Shapes: e [T, num_heads * row width], h [T, S * hidden_size].
@@ -106,8 +105,7 @@ class Backend {
                    absl::Span<const ConvSequence> sequences, MatrixView<const float> e,
                    MatrixView<float> h) = 0;
 
-  // ---- gated delta net
-  // ------------------------------------------------------------------------------
+  // ---- gated delta net ----------------------------------------------------------------------
 
   // Projections, convolution, delta rule, gated norm and output projection of one layer.
   // Shapes: u and y [T, hidden_size]. Advances the sequences' states as DeltaNetSequence says.
@@ -116,8 +114,7 @@ class Backend {
                              absl::Span<const DeltaNetSequence> sequences,
                              MatrixView<const float> u, MatrixView<float> y) = 0;
 
-  // ---- attention
-  // --------------------------------------------------------------------------------------
+  // ---- attention ----------------------------------------------------------------------------
 
   // Projects, normalises and rotates; writes keys and values (and, with an indexer, raw index keys
   // and the keys of completed blocks) into the cache; leaves queries, output gates and index
@@ -144,8 +141,7 @@ class Backend {
                          const AttentionInputs& inputs, const QsaSelection& selection,
                          MatrixView<float> out) = 0;
 
-  // ---- experts
-  // -------------------------------------------------------------------------------------------
+  // ---- experts ------------------------------------------------------------------------------
 
   // Softmax over all experts, the top_k best (lower id on a tie), weights renormalised with their
   // sum clamped to at least 2^-14. Rows of `experts` are sorted by ascending id.
@@ -161,8 +157,7 @@ class Backend {
                        MatrixView<const int32_t> experts, MatrixView<const float> weights,
                        MatrixView<float> y) = 0;
 
-  // ---- copies
-  // -----------------------------------------------------------------------------------------
+  // ---- copies -------------------------------------------------------------------------------
 
   // out[i] = in[rows[i]].
   virtual void GatherRows(LedgerSlot& ledger, MatrixView<const float> in,

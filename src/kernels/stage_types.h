@@ -22,8 +22,7 @@ inline constexpr int kPageTokens = 64;
 // Rows of one sequence and step that may be rejected later (draft tokens), at most.
 inline constexpr int kMaxProvisionalRows = 15;
 
-// ---- memory
-// ----------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------
 
 // A weight in the layout of the backend that loaded it; only that backend looks inside.
 class Weight {
@@ -78,7 +77,8 @@ struct StepLimits {
   int64_t hidden_size = 0;
   int64_t num_streams = 1;
   int64_t hc_low_rank = 0;
-  int64_t max_inner_size = 0;  // widest output row of any matrix but the head
+  // Widest output row of any matrix but the head, and widest input row of any matrix.
+  int64_t max_inner_size = 0;
   int64_t vocab_size = 0;
   int64_t num_experts = 0;
   int64_t top_k = 0;
@@ -110,8 +110,7 @@ struct ShardBorders {
   int64_t strip_columns = 0;
 };
 
-// ---- weights of a layer; null = the model has no such tensor
-// ---------------------------------------
+// ---- weights of a layer; null = the model has no such tensor --------------------------------
 
 struct MixerWeights {
   const Weight* norm = nullptr;    // [S * hidden_size]
@@ -201,8 +200,7 @@ struct MoeWeights {
   ShardBorders shared_down_shards;
 };
 
-// ---- sequences of a step and their state
-// -----------------------------------------------------------
+// ---- sequences of a step and their state ----------------------------------------------------
 
 // Rows of one sequence in a step. State that cannot be rolled back (recurrent state, convolution
 // tails) is kept at the last committed row; inputs of the rows after it wait as *pending* rows.

@@ -74,8 +74,7 @@ Routed OneRow(const Routed& routed, int64_t row) {
           FloatRows::Of(routed.weights.cols, routed.weights.Row(row))};
 }
 
-// ---- router
-// --------------------------------------------------------------------------------------
+// ---- router ---------------------------------------------------------------------------------
 
 TEST(CpuRouterTest, ChoosesAsTheReferenceAlsoAboveExpert255) {
   LayerSizes sizes;
@@ -129,8 +128,7 @@ TEST(CpuRouterTest, ClampsTheSumOfVerySmallWeights) {
   EXPECT_EQ(routed.weights.values, std::vector<float>{0.5f});
 }
 
-// ---- experts
-// -------------------------------------------------------------------------------------
+// ---- experts --------------------------------------------------------------------------------
 
 struct Form {
   const char* name;

@@ -20,7 +20,7 @@ using fixtures::RandomRows;
 
 StepLimits Limits(const LayerSizes& sizes) { return sizes.limits(300, 4, 512); }
 
-// ---- mixer ------------------------------------------------------------------------------------
+// ---- mixer ----------------------------------------------------------------------------------
 
 struct Mixed {
   FloatRows u, inject;
@@ -140,7 +140,7 @@ TEST(CpuMixerTest, CombinesAsTheReference) {
   }
 }
 
-// ---- n-gram embedding -------------------------------------------------------------------------
+// ---- n-gram embedding -----------------------------------------------------------------------
 
 struct PleResult {
   std::vector<FloatRows> outputs;

@@ -40,7 +40,7 @@ Floats SameOnAll(const std::function<Floats(const StageKernels&)>& f) {
   return expected;
 }
 
-// ---- elementwise ------------------------------------------------------------------------------
+// ---- elementwise ----------------------------------------------------------------------------
 
 TEST(StageKernelsTest, ExponentialIsAccurateOverItsRange) {
   // The largest element's own exponential is 1, so the others are plain exponentials of x - 0.
@@ -209,7 +209,7 @@ TEST(StageKernelsTest, StoresKeysAsTheQuantizer) {
   }
 }
 
-// ---- delta rule -------------------------------------------------------------------------------
+// ---- delta rule -----------------------------------------------------------------------------
 
 struct DeltaInput {
   int64_t rows, dim;
@@ -334,7 +334,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, StageKernelsDeltaTest,
                                          std::pair{63, 128}, std::pair{64, 128},
                                          std::pair{64, 72}));
 
-// ---- attention --------------------------------------------------------------------------------
+// ---- attention ------------------------------------------------------------------------------
 
 TEST(StageKernelsTest, AttendsOverRunsAsTheFormula) {
   for (const int num_heads : {1, 3, 4, 7}) {

@@ -136,8 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, ReferenceAttentionTest,
                                          AttentionCase{KvType::kF16, true, 3, 16, 8},
                                          AttentionCase{KvType::kQ8_0, false, 2, 16, 2}));
 
-// ---- what the backends share
-// -----------------------------------------------------------------------
+// ---- what the backends share ----------------------------------------------------------------
 
 TEST(RopeTest, AnglesAreExactFarOut) {
   float cosines[32], sines[32];

@@ -115,8 +115,7 @@ TEST(ReferenceRouterTest, SurvivesWhatIsNotANumber) {
               testing::Each(testing::AllOf(testing::Ge(0), testing::Lt(16))));
 }
 
-// ---- experts
-// ---------------------------------------------------------------------------------------
+// ---- experts --------------------------------------------------------------------------------
 
 Doubles ExpertOutput(const DoubleMatrix& gate, const DoubleMatrix& up, const DoubleMatrix& down,
                      const Doubles& x, int64_t slab) {

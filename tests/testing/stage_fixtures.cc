@@ -57,7 +57,7 @@ class Loader {
 
 }  // namespace
 
-// ---- weights ----------------------------------------------------------------------------------
+// ---- weights --------------------------------------------------------------------------------
 
 std::unique_ptr<kernels::Weight> Load(kernels::Backend& backend, const TensorData& tensor,
                                       WeightUse use) {
@@ -83,7 +83,7 @@ kernels::ShardBorders Shards(int64_t cols, int64_t unit) {
   return borders;
 }
 
-// ---- layers -----------------------------------------------------------------------------------
+// ---- layers ---------------------------------------------------------------------------------
 
 kernels::DeltaNetShape LayerSizes::delta_shape() const {
   kernels::DeltaNetShape shape;
@@ -322,7 +322,7 @@ FloatRows RandomRows(Random& random, int64_t rows, int64_t cols, double deviatio
   return FloatRows::Of(cols, random.Normals(rows * cols, deviation));
 }
 
-// ---- states of sequences ----------------------------------------------------------------------
+// ---- states of sequences --------------------------------------------------------------------
 
 kernels::SequenceRows SequenceCursor::Next(int row_begin, int num_rows, int num_committed) {
   SWITCHYARD_CHECK(num_committed >= 0 && num_committed <= num_rows);

@@ -16,8 +16,7 @@
 
 namespace switchyard::fixtures {
 
-// ---- weights
-// --------------------------------------------------------------------------------------
+// ---- weights --------------------------------------------------------------------------------
 
 // Loads a tensor; aborts when the backend refuses it.
 std::unique_ptr<kernels::Weight> Load(kernels::Backend& backend, const TensorData& tensor,
@@ -27,8 +26,7 @@ std::unique_ptr<kernels::Weight> Load(kernels::Backend& backend, const TensorDat
 // units floor(i m / 4) up to floor((i + 1) m / 4).
 kernels::ShardBorders Shards(int64_t cols, int64_t unit);
 
-// ---- layers
-// ----------------------------------------------------------------------------------------
+// ---- layers ---------------------------------------------------------------------------------
 
 // Sizes of a small layer of every kind; tests change what they are about.
 struct LayerSizes {
@@ -117,8 +115,7 @@ Loaded<kernels::AttentionWeights> Load(kernels::Backend& backend, const LayerSiz
 Loaded<kernels::MoeWeights> Load(kernels::Backend& backend, const LayerSizes& sizes,
                                  const MoeTensors& tensors);  // without `router`
 
-// ---- rows of activations
-// -----------------------------------------------------------------------------
+// ---- rows of activations --------------------------------------------------------------------
 
 template <typename T>
 struct Rows {
@@ -143,8 +140,7 @@ using FloatRows = Rows<float>;
 
 FloatRows RandomRows(Random& random, int64_t rows, int64_t cols, double deviation = 1);
 
-// ---- states of sequences
-// -----------------------------------------------------------------------------
+// ---- states of sequences --------------------------------------------------------------------
 
 // Position of a sequence and the description of its rows in the next step. Call order: Next(), the
 // stage, Accept(), and again.

@@ -66,8 +66,7 @@ SWITCHYARD_INLINE void StoreTwice(__m256 factors, float* out) {
   _mm256_storeu_ps(out + 8, _mm256_permute2f128_ps(low, high, 0x31));
 }
 
-// ---- 32-element blocks
-// -----------------------------------------------------------------------------
+// ---- 32-element blocks ----------------------------------------------------------------------
 
 struct Q8_0Block {
   static constexpr int kBytes = 34;
@@ -128,8 +127,7 @@ struct Iq4NlBlock {
   const uint8_t* block;
 };
 
-// ---- 256-element blocks
-// ----------------------------------------------------------------------------
+// ---- 256-element blocks ---------------------------------------------------------------------
 
 // Eight nibbles, one in each lane.
 SWITCHYARD_INLINE __m256i EightNibbles(uint32_t nibbles) {

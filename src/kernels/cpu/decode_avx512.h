@@ -67,8 +67,7 @@ alignas(16) constexpr uint8_t kIq3STable[16] = {1, 3, 5, 7, 9, 11, 13, 15,
 alignas(16) constexpr uint8_t kIq3XxsTable[16] = {4, 12, 20, 28, 36, 44, 52, 62,
                                                   4, 12, 20, 28, 36, 44, 52, 62};
 
-// ---- 32-element blocks
-// -----------------------------------------------------------------------------
+// ---- 32-element blocks ----------------------------------------------------------------------
 
 struct Q8_0Pair {
   static constexpr int kBytes = 34;
@@ -151,8 +150,7 @@ using Q5_0Pair = NibblePair<22, 6, 2, 0, nullptr, 112>;  // 128 - 16
 using Q5_1Pair = NibblePair<24, 8, 4, 2, nullptr, 0>;
 using Iq4NlPair = NibblePair<18, 2, 0, 0, kIq4Table, 0>;
 
-// ---- 256-element blocks
-// ----------------------------------------------------------------------------
+// ---- 256-element blocks ---------------------------------------------------------------------
 
 // Shifts of 16 lanes: 0, 0, step, step, 2 * step, ...
 template <int kStep>

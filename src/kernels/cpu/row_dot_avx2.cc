@@ -86,8 +86,7 @@ SWITCHYARD_INLINE void AddMinima(const float* minima, const float* half_sums, in
   low->odd = _mm256_load_ps(lanes + 8);
 }
 
-// ---- one activation row, stored weights
-// --------------------------------------------------------------
+// ---- one activation row, stored weights -----------------------------------------------------
 
 // Rows are taken one by one, so that the weights are a single stream through memory: several rows
 // side by side are faster in the cache and half as fast from memory. The distance helps the
@@ -196,8 +195,7 @@ void DotStored(const StoredRows& w, const QuantizedRows& x, int64_t x_row, const
   }
 }
 
-// ---- expansion
-// -----------------------------------------------------------------------------------------
+// ---- expansion ------------------------------------------------------------------------------
 
 template <typename Block>
 void ExpandStored(const StoredRows& w, int64_t end, const ExpandedRows& out) {
@@ -226,8 +224,7 @@ void ExpandStored(const StoredRows& w, int64_t end, const ExpandedRows& out) {
   }
 }
 
-// ---- expanded weights, any number of activation rows
-// --------------------------------------------------
+// ---- expanded weights, any number of activation rows ----------------------------------------
 
 // Adds the groups first, first + 2, ... : with half of the lanes at a time, all accumulators of a
 // tile fit the registers.

@@ -57,8 +57,7 @@ SWITCHYARD_INLINE __m512 IntegerDot(__m512i values, __m512i quants, const int32_
   return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, values, quants));
 }
 
-// ---- one activation row, stored weights
-// --------------------------------------------------------------
+// ---- one activation row, stored weights -----------------------------------------------------
 
 // Rows are taken one by one, so that the weights are a single stream through memory: several rows
 // side by side are faster in the cache and half as fast from memory. The distance helps the
@@ -186,8 +185,7 @@ void DotStored(const StoredRows& w, const QuantizedRows& x, int64_t x_row, const
   }
 }
 
-// ---- expansion
-// -----------------------------------------------------------------------------------------
+// ---- expansion ------------------------------------------------------------------------------
 
 template <bool kUnsigned>
 SWITCHYARD_INLINE void StoreValues(__m512i values, int8_t* out) {
@@ -233,8 +231,7 @@ void ExpandStored(const StoredRows& w, int64_t end, const ExpandedRows& out) {
   }
 }
 
-// ---- expanded weights, any number of activation rows
-// --------------------------------------------------
+// ---- expanded weights, any number of activation rows ----------------------------------------
 
 // Factors of 4 halves -> 16 lanes, lane l takes half l / 4.
 SWITCHYARD_INLINE __m512 HalfLanes(const float* halves) {

@@ -58,7 +58,7 @@ inline constexpr int64_t DeltaChunkScratch(int64_t head_dim) {
 struct StageKernels {
   const char* name;
 
-  // ---- elementwise ------------------------------------------------------------------------------
+  // ---- elementwise --------------------------------------------------------------------------
   float (*dot)(const float* a, const float* b, int64_t n);
   // out = x / sqrt(mean x^2 + eps) * weight; `out` may be `x`.
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
@@ -89,7 +89,7 @@ struct StageKernels {
   // Writes a key or value row of `n` elements in the cache's type.
   void (*store_kv)(KvType type, const float* x, int64_t n, std::byte* out);
 
-  // ---- delta rule -------------------------------------------------------------------------------
+  // ---- delta rule ---------------------------------------------------------------------------
   // q = q / sqrt(|q|^2 + 1e-6) / sqrt(D), k = k / sqrt(|k|^2 + 1e-6)
   void (*delta_normalize)(const float* q, const float* k, int64_t head_dim, float* q_out,
                           float* k_out);
@@ -98,7 +98,7 @@ struct StageKernels {
                      float beta, int64_t head_dim, float* out);
   void (*delta_chunk)(const DeltaChunk& chunk);
 
-  // ---- attention --------------------------------------------------------------------------------
+  // ---- attention ----------------------------------------------------------------------------
   void (*attend)(const AttendTask& task);
   // scores[i] = sum over index heads of relu(query_a . key_i), a ascending.
   // query [num_heads, dim]; keys [count, dim], F16 or (wide) F32.
