@@ -51,7 +51,9 @@ void AddCompletionCommand(CLI::App& app, CommandBody& body) {
   auto shell = std::make_shared<std::string>("bash");
   command->add_option("shell", *shell, "Which shell")->check(CLI::IsMember({"bash"}));
   command->footer("Example:\n  source <(switchyard completion bash)");
-  command->callback([&app, &body] { body = [&app] { return WriteOutput(BashScript(app)); }; });
+  // The option writes to `shell` while flags are read.
+  command->callback(
+      [&app, &body, shell] { body = [&app] { return WriteOutput(BashScript(app)); }; });
 }
 
 }  // namespace switchyard::app
