@@ -125,8 +125,7 @@ void DecodeBlock(DType dtype, const std::byte* in, float* x) {
 
 }  // namespace
 
-// ---- random numbers
-// ----------------------------------------------------------------------------------
+// ---- random numbers ---------------------------------------------------------------------------
 
 double Random::Normal() {
   const double radius = std::sqrt(-2 * std::log(1 - Uniform()));
@@ -139,8 +138,7 @@ std::vector<float> Random::Normals(int64_t count, double deviation, double mean)
   return values;
 }
 
-// ---- tensors
-// -----------------------------------------------------------------------------------------
+// ---- tensors ----------------------------------------------------------------------------------
 
 TensorData Encode(std::string name, const std::vector<float>& values, int64_t num_slabs,
                   int64_t rows, int64_t cols, DType dtype) {
