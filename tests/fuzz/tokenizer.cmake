@@ -3,17 +3,4 @@ switchyard_test(tokenizer_corpus_test tokenizer_corpus_test.cc LABELS cpu DEPS s
 target_sources(tokenizer_corpus_test PRIVATE tokenizer_fuzz.cc)
 
 # tokenizer_fuzz tests/data/fuzz/tokenizer -max_total_time=60
-if(SWITCHYARD_FUZZ)
-  # The room is compiled once more, with the coverage that the fuzzer follows.
-  get_target_property(fuzz_sources switchyard_model SOURCES)
-  get_target_property(fuzz_directory switchyard_model SOURCE_DIR)
-  list(FILTER fuzz_sources INCLUDE REGEX "\\.cc$")
-  list(TRANSFORM fuzz_sources PREPEND ${fuzz_directory}/)
-  add_executable(tokenizer_fuzz tokenizer_fuzz.cc ${fuzz_sources})
-  target_compile_options(tokenizer_fuzz PRIVATE -fsanitize=fuzzer,address,undefined)
-  target_link_options(tokenizer_fuzz PRIVATE -fsanitize=fuzzer,address,undefined)
-  target_include_directories(tokenizer_fuzz PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(tokenizer_fuzz PRIVATE
-    switchyard_options switchyard::base absl::flat_hash_map absl::node_hash_map
-    nlohmann_json::nlohmann_json)
-endif()
+switchyard_model_fuzz(tokenizer_fuzz tokenizer_fuzz.cc)
