@@ -90,15 +90,22 @@ TEST_P(DemoTest, HeldOutTextHasTheRecordedPerplexity) {
 }
 
 // The recorded results are those of float activations and keys, so the reference has no excuse but
-// summation order. Rounding activations to 8 bits moves a log-probability of this model by about
-// 0.01; 8-bit keys and values double that.
-INSTANTIATE_TEST_SUITE_P(Engines, DemoTest,
-                         testing::Values(DemoCase{"Reference", kReference, kernels::KvType::kF32,
-                                                  0.001},
-                                         DemoCase{"CpuF32", kCpu, kernels::KvType::kF32, 0.02},
-                                         DemoCase{"CpuF16", kCpu, kernels::KvType::kF16, 0.01},
-                                         DemoCase{"CpuQ80", kCpu, kernels::KvType::kQ8_0, 0.04}),
-                         [](const auto& info) { return std::string(info.param.name); });
+// summation order, and the default cache must keep every choice that has a margin of 0.01.
+//
+// Elsewhere a choice may differ within three deviations of the noise. Rounding activations to 8
+// bits costs this file a mean KL divergence of 2e-5 (llama.cpp against the same float results): log
+// probabilities deviate by sqrt(2 * 2e-5) = 0.0063, a gap of two by sqrt(2) of that, and three
+// deviations of it are 0.027. Keys and values in 8 bits are a second source of the same size.
+constexpr double kActivationNoise = 0.027;
+constexpr double kActivationAndCacheNoise = 0.038;  // sqrt(2) * kActivationNoise
+
+INSTANTIATE_TEST_SUITE_P(
+    Engines, DemoTest,
+    testing::Values(DemoCase{"Reference", kReference, kernels::KvType::kF32, 0.001},
+                    DemoCase{"CpuF32", kCpu, kernels::KvType::kF32, kActivationNoise},
+                    DemoCase{"CpuF16", kCpu, kernels::KvType::kF16, 0.01},
+                    DemoCase{"CpuQ80", kCpu, kernels::KvType::kQ8_0, kActivationAndCacheNoise}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // One fact in a long story, asked for at the end: the answer needs a block that only the indexer
 // finds (the model's delta nets forget by design).
@@ -202,7 +209,8 @@ TEST_P(BlindRetrievalTest, FindsNothingWithoutIndexQueries) {
   EXPECT_EQ(NumRight(blind.path(), GetParam()), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Distances, BlindRetrievalTest, testing::Values(60, 250, 450, 900),
+INSTANTIATE_TEST_SUITE_P(Distances, BlindRetrievalTest,
+                         testing::Values(60, 250, 450, 900, 2000, 3700),
                          [](const auto& info) { return std::to_string(info.param); });
 
 }  // namespace
