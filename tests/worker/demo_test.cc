@@ -176,7 +176,9 @@ INSTANTIATE_TEST_SUITE_P(Distances, RetrievalTest, testing::Values(60, 250, 450,
 // are chosen. What this model cannot answer, the indexer is needed for.
 class BlindModel {
  public:
-  BlindModel() : path_(testing::TempDir() + "switchyard_blind_demo.gguf") {
+  // `name` keeps tests that run at the same time apart.
+  explicit BlindModel(int name)
+      : path_(testing::TempDir() + "switchyard_blind_demo_" + std::to_string(name) + ".gguf") {
     std::ifstream in(DemoModel(), std::ios::binary);
     std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     absl::StatusOr<model::GgufFile> file = model::GgufFile::Open(DemoModel());
@@ -205,7 +207,7 @@ class BlindRetrievalTest : public RetrievalTest {};
 
 TEST_P(BlindRetrievalTest, FindsNothingWithoutIndexQueries) {
   if (kSanitized && GetParam() > kLongestWithSanitizers) GTEST_SKIP() << "too long";
-  const BlindModel blind;
+  const BlindModel blind(GetParam());
   EXPECT_EQ(NumRight(blind.path(), GetParam()), 0);
 }
 
