@@ -66,6 +66,8 @@ struct AttentionTensors {
 struct DeltaNetTensors {
   TensorRef qkv = nullptr;         // [2 * Hk * D + Hv * D, H]: rows of q, k, v
   TensorRef gate = nullptr;        // [Hv * D, H]
+  TensorRef qkv_gate = nullptr;    // instead of the two: [2 * Hk * D + 2 * Hv * D, H], per key head
+                                   // its rows of q, k, v and gate
   TensorRef beta = nullptr;        // [Hv, H]
   TensorRef alpha = nullptr;       // [Hv, H]
   TensorRef beta_alpha = nullptr;  // instead of the two: [2 * Hv, H], per key head its beta rows,

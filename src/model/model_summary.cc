@@ -75,9 +75,9 @@ LayerBytes AddLayer(Adder& adder, const ModelSpec& spec, const LayerSpec& layer)
   bytes.dense_bytes += adder.Add(
       ModelPart::kIndexer, {a.index_query, a.index_key, a.index_query_norm, a.index_key_norm});
   const DeltaNetTensors& d = layer.delta_net;
-  bytes.dense_bytes += adder.Add(
-      ModelPart::kDeltaNet,
-      {d.qkv, d.gate, d.beta, d.alpha, d.beta_alpha, d.conv, d.a, d.dt_bias, d.norm, d.output});
+  bytes.dense_bytes +=
+      adder.Add(ModelPart::kDeltaNet, {d.qkv, d.gate, d.qkv_gate, d.beta, d.alpha, d.beta_alpha,
+                                       d.conv, d.a, d.dt_bias, d.norm, d.output});
   const MoeTensors& m = layer.moe;
   bytes.dense_bytes += adder.Add(ModelPart::kRouters, {m.router});
   bytes.dense_bytes += adder.Add(ModelPart::kSharedExperts,

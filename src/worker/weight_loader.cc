@@ -3,17 +3,17 @@
 #include <map>
 #include <utility>
 
-#include "base/status.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/shard_segments.h"
+#include "worker/row_selection.h"
 
 namespace switchyard::worker {
 namespace {
 
 using kernels::WeightUse;
-using model::TensorRef;
 
-// Calls visit(tensor, use, target) for every tensor of the trunk; `target` is where the loaded
+// Calls visit(rows, use, target) for every weight of the trunk; `target` is where the loaded
 // weight's pointer goes. Absent tensors are skipped.
 template <typename Visit>
 absl::Status VisitMixer(const model::MixerTensors& from, kernels::MixerWeights& to, Visit& visit) {
@@ -42,15 +42,25 @@ absl::Status VisitAttention(const model::LayerSpec& from, LayerWeights& to, Visi
 }
 
 template <typename Visit>
-absl::Status VisitDeltaNet(const model::DeltaNetTensors& from, kernels::DeltaNetWeights& to,
-                           Visit& visit) {
-  if (from.beta_alpha != nullptr) {
-    return Unimplemented("tensor with interleaved beta and alpha rows: {}", from.beta_alpha->name);
+absl::Status VisitDeltaNet(const model::DeltaNetSpec& spec, const model::DeltaNetTensors& from,
+                           kernels::DeltaNetWeights& to, Visit& visit) {
+  RowSelection qkv = from.qkv, gate = from.gate, beta = from.beta, alpha = from.alpha;
+  const int64_t ratio = spec.num_value_heads / spec.num_key_heads;
+  const int64_t dim = spec.head_dim;
+  if (from.qkv_gate != nullptr) {
+    const int64_t values = ratio * dim;
+    const int64_t group_rows = 2 * dim + 2 * values;
+    qkv = RowSelection(from.qkv_gate, group_rows, {{0, dim}, {dim, dim}, {2 * dim, values}});
+    gate = RowSelection(from.qkv_gate, group_rows, {{2 * dim + values, values}});
   }
-  SWITCHYARD_RETURN_IF_ERROR(visit(from.qkv, WeightUse::kMatrix, to.qkv));
-  SWITCHYARD_RETURN_IF_ERROR(visit(from.gate, WeightUse::kMatrix, to.gate));
-  SWITCHYARD_RETURN_IF_ERROR(visit(from.beta, WeightUse::kMatrix, to.beta));
-  SWITCHYARD_RETURN_IF_ERROR(visit(from.alpha, WeightUse::kMatrix, to.alpha));
+  if (from.beta_alpha != nullptr) {
+    beta = RowSelection(from.beta_alpha, 2 * ratio, {{0, ratio}});
+    alpha = RowSelection(from.beta_alpha, 2 * ratio, {{ratio, ratio}});
+  }
+  SWITCHYARD_RETURN_IF_ERROR(visit(qkv, WeightUse::kMatrix, to.qkv));
+  SWITCHYARD_RETURN_IF_ERROR(visit(gate, WeightUse::kMatrix, to.gate));
+  SWITCHYARD_RETURN_IF_ERROR(visit(beta, WeightUse::kMatrix, to.beta));
+  SWITCHYARD_RETURN_IF_ERROR(visit(alpha, WeightUse::kMatrix, to.alpha));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.conv, WeightUse::kConvTaps, to.conv));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.a, WeightUse::kVector, to.a));
   SWITCHYARD_RETURN_IF_ERROR(visit(from.dt_bias, WeightUse::kVector, to.dt_bias));
@@ -96,7 +106,8 @@ absl::Status VisitModel(const model::ModelSpec& spec, ModelWeights& weights, Vis
     if (layer.kind == model::LayerKind::kAttention) {
       SWITCHYARD_RETURN_IF_ERROR(VisitAttention(layer, to, visit));
     } else {
-      SWITCHYARD_RETURN_IF_ERROR(VisitDeltaNet(layer.delta_net, to.delta_net, visit));
+      SWITCHYARD_RETURN_IF_ERROR(
+          VisitDeltaNet(*spec.delta_net, layer.delta_net, to.delta_net, visit));
     }
     SWITCHYARD_RETURN_IF_ERROR(VisitMixer(layer.moe_mixer, to.moe_mixer, visit));
     SWITCHYARD_RETURN_IF_ERROR(VisitMoe(layer.moe, to, visit));
@@ -188,12 +199,11 @@ int64_t LoadedFileBytes(const model::ModelSpec& spec) {
   weights.layers.resize(spec.layers.size());
   int64_t bytes = 0;
   const absl::Status status =
-      VisitModel(spec, weights, [&](TensorRef tensor, WeightUse, const kernels::Weight*&) {
-        if (tensor != nullptr) bytes += tensor->bytes();
+      VisitModel(spec, weights, [&](const RowSelection& rows, WeightUse, const kernels::Weight*&) {
+        if (rows.tensor() != nullptr) bytes += rows.bytes();
         return absl::OkStatus();
       });
-  // Unsupported tensors are reported by LoadWeights(), which meets them again.
-  (void)status;
+  SWITCHYARD_CHECK(status.ok());
   return bytes;
 }
 
@@ -204,23 +214,28 @@ absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const mode
   ModelWeights weights;
   SetShapes(spec, weights);
   int64_t done_bytes = 0;
-  const auto load = [&](TensorRef tensor, WeightUse use,
+  const auto load = [&](const RowSelection& rows, WeightUse use,
                         const kernels::Weight*& target) -> absl::Status {
-    if (tensor == nullptr) return absl::OkStatus();
+    if (rows.tensor() == nullptr) return absl::OkStatus();
+    const model::TensorInfo& tensor = *rows.tensor();
     kernels::WeightSource source;
-    source.name = tensor->name;
-    source.view = file.View(*tensor);
-    source.read = [&](int64_t first, int64_t count, std::byte* out) -> absl::Status {
-      const int64_t bytes = count * tensor->row_bytes();
-      SWITCHYARD_RETURN_IF_ERROR(
-          file.Read(*tensor, first, count, absl::MakeSpan(out, static_cast<size_t>(bytes))));
-      return absl::OkStatus();
+    source.name = tensor.name;
+    source.view = file.View(tensor);
+    source.view.rows = rows.num_rows();
+    source.read = [&](int64_t first, int64_t count, std::byte* out) {
+      return rows.ForEachStretch(first, count, [&](int64_t file_row, int64_t num_rows) {
+        const auto bytes = static_cast<size_t>(num_rows * tensor.row_bytes());
+        const absl::Status status =
+            file.Read(tensor, file_row, num_rows, absl::MakeSpan(out, bytes));
+        out += bytes;
+        return status;
+      });
     };
     absl::StatusOr<std::unique_ptr<kernels::Weight>> weight = backend.LoadWeight(source, use);
     if (!weight.ok()) return weight.status();
     target = weight->get();
     weights.owned.push_back(*std::move(weight));
-    done_bytes += tensor->bytes();
+    done_bytes += rows.bytes();
     return progress ? progress(done_bytes, total_bytes) : absl::OkStatus();
   };
   SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, weights, load));
