@@ -426,6 +426,25 @@ TEST(TokenizerTest, ReadsAFile) {
   EXPECT_EQ(tokenizer.unused_ids().size(), 104u);
 }
 
+// <|im_end|> and <|endoftext|>, of which the files declare only the former.
+TEST(TokenizerTest, KnowsTheEndsOfEveryFamily) {
+  const struct {
+    const char* file;
+    PreTokenizerKind pre_tokenizer;
+  } families[] = {{"siblings/qwen3moe.gguf", PreTokenizerKind::kQwen2},
+                  {"siblings/qwen3next.gguf", PreTokenizerKind::kQwen2},
+                  {"siblings/qwen35moe.gguf", PreTokenizerKind::kQwen35}};
+  for (const auto& family : families) {
+    const Tokenizer tokenizer = FileTokenizer(family.file);
+    EXPECT_EQ(tokenizer.pre_tokenizer(), family.pre_tokenizer) << family.file;
+    EXPECT_EQ(tokenizer.eos_token_id(), tokenizer.FindSpecialToken("<|im_end|>")) << family.file;
+    EXPECT_THAT(tokenizer.end_of_generation_ids(),
+                ElementsAre(*tokenizer.FindSpecialToken("<|endoftext|>"),
+                            *tokenizer.FindSpecialToken("<|im_end|>")))
+        << family.file;
+  }
+}
+
 // One thing wrong in an otherwise good file.
 struct RefusalCase {
   std::string name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -61,7 +62,9 @@ WorkerOptions TestOptions(int64_t max_context, int num_slots) {
 }
 
 std::string FixturePath(std::string_view file_name) {
-  return std::string(SWITCHYARD_TEST_DATA "/qwen4exp/") + std::string(file_name);
+  const std::string name(file_name);
+  const std::string path = SWITCHYARD_TEST_DATA "/siblings/" + name;
+  return std::filesystem::exists(path) ? path : SWITCHYARD_TEST_DATA "/qwen4exp/" + name;
 }
 
 std::string FixtureModel(std::string_view name) {

@@ -33,7 +33,8 @@ std::unique_ptr<kernels::Backend> MakeBackend(const Device& device);
 // Options with room for `max_context` tokens in every slot, F32 keys and values.
 WorkerOptions TestOptions(int64_t max_context, int num_slots = 1);
 
-// Path of a model in tests/data/qwen4exp: "base" -> ".../base.gguf"; of a split one its first part.
+// Path of a model in tests/data/qwen4exp or tests/data/siblings: "base" -> ".../base.gguf"; of a
+// split one its first part.
 std::string FixtureModel(std::string_view name);
 std::string DemoModel();
 

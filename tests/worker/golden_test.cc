@@ -1,4 +1,4 @@
-// The whole engine against recorded logits of small models with every part of the architecture.
+// The whole engine against recorded logits of small models with every part of their architecture.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -125,7 +125,8 @@ TEST_P(GoldenTest, ReferenceGivesTheRecordedResiduals) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenTest,
                          testing::Values("base", "base_eos", "mixed", "split", "shards", "qsa",
-                                         "qsa_ties", "qsa_2048", "e512", "mtp"));
+                                         "qsa_ties", "qsa_2048", "e512", "mtp", "qwen3moe",
+                                         "qwen3next", "qwen35moe"));
 
 // Differences of two [rows, vocab_size] arrays of logits.
 struct Differences {
@@ -185,7 +186,7 @@ TEST_P(CpuFloatTest, ContinuesAsRecorded) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, CpuFloatTest,
                          testing::Values("base", "base_eos", "qsa", "qsa_ties", "qsa_2048", "e512",
-                                         "mtp"));
+                                         "mtp", "qwen3moe", "qwen3next", "qwen35moe"));
 
 // Products with quantised weights round their activations to 8 bits.
 class CpuQuantisedTest : public testing::TestWithParam<std::string> {};

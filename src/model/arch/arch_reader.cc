@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -77,6 +78,13 @@ float ArchReader::PositiveFloat(std::string_view key) {
     return 1;
   }
   return number;
+}
+
+std::string_view ArchReader::Text(std::string_view key) {
+  const absl::StatusOr<std::string_view> text =
+      file_.metadata().GetString(prefix_ + std::string(key));
+  if (!text.ok()) Fail(text.status());
+  return text.ok() ? *text : std::string_view();
 }
 
 std::vector<uint64_t> ArchReader::Integers(std::string_view key, size_t min_count) {
@@ -174,7 +182,10 @@ int64_t ArchReader::MatrixRows(const std::string& name, int64_t row_elements) {
   const TensorInfo* tensor = file_.FindTensor(name);
   const int64_t rows = tensor == nullptr ? 1 : tensor->dims[1];
   Tensor(name, {row_elements, rows});
-  return rows;
+  if (rows <= std::numeric_limits<int32_t>::max()) return rows;
+  Fail(InvalidArgument("tensor has too many rows: {}, rows: {}, {}", name, rows,
+                       TensorWhere(*tensor)));
+  return 1;
 }
 
 std::vector<TensorRef> ArchReader::TensorsWithPrefix(std::string_view prefix) {

@@ -30,6 +30,7 @@ class ArchReader {
       : file_(file), prefix_(std::move(prefix)), is_used_(file.tensors().size()) {}
 
   const absl::Status& status() const { return status_; }
+  const GgufMetadata& metadata() const { return file_.metadata(); }
   bool ok() const { return status_.ok(); }
 
   // ---- metadata; keys without the prefix ----
@@ -40,6 +41,7 @@ class ArchReader {
   int SizeOr(std::string_view key, int fallback, int min = 1, int max = kMaxSize);
   // A finite number above zero.
   float PositiveFloat(std::string_view key);
+  std::string_view Text(std::string_view key);
   // At least `min_count` integers.
   std::vector<uint64_t> Integers(std::string_view key, size_t min_count);
   // One integer from `min` to `max` for each of `num_blocks` blocks.
@@ -61,7 +63,7 @@ class ArchReader {
   TensorRef Tensor(const std::string& name, std::initializer_list<int64_t> dims);
   // Null if it does not exist.
   TensorRef OptionalTensor(const std::string& name, std::initializer_list<int64_t> dims);
-  // Number of rows of a tensor, which must be a matrix of rows of `row_elements`.
+  // Number of rows of a tensor, which must be a matrix of at most 2^31 - 1 rows of `row_elements`.
   int64_t MatrixRows(const std::string& name, int64_t row_elements);
   // All tensors whose names begin with `prefix`, of any shape.
   std::vector<TensorRef> TensorsWithPrefix(std::string_view prefix);
