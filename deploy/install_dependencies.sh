@@ -15,6 +15,7 @@ build_packages=(
   g++ cmake ninja-build ccache make pkg-config git ca-certificates
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev libspdlog-dev libfmt-dev
   libcli11-dev libhwloc-dev libgrpc++-dev protobuf-compiler-grpc libboost1.81-dev prometheus-cpp-dev
+  libssl-dev
 )
 test_packages=(libgtest-dev libgmock-dev libpcre2-dev python3 python3-jinja2)
 fuzz_packages=(clang-14 libclang-rt-14-dev)

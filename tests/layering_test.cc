@@ -40,6 +40,7 @@ constexpr Arrow kArrows[] = {
     {"device", "cuda"},
     {"model", "base"},
     {"model", "nlohmann"},
+    {"model", "openssl", "model_digest"},
     {"kernels", "base"},
     {"kernels", "device", "cuda/"},
     {"kernels", "cuda", "cuda/"},
@@ -99,7 +100,7 @@ constexpr Library kLibraries[] = {
     {"cuda", "cuda"},          {"cublas", "cuda"},
     {"nvtx3/", "cuda"},        {"nccl", "nccl"},
     {"ucp/", "ucx"},           {"ucs/", "ucx"},
-    {"uct/", "ucx"},
+    {"uct/", "ucx"},           {"openssl/", "openssl"},
 };
 
 constexpr std::string_view kSystemFolders[] = {"sys/", "linux/", "netinet/", "arpa/"};

@@ -1,5 +1,6 @@
 #include "model/gguf_file.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -112,7 +113,9 @@ absl::Status GgufFile::AddShard(const std::string& path) {
   SWITCHYARD_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   SWITCHYARD_ASSIGN_OR_RETURN(GgufHeader header, ParseGgufHeader(file, num_shards()));
   files_.push_back(std::move(file));
-  shards_.push_back({header.version, std::move(header.metadata)});
+  // A file without tensors may end before the border that its data would begin at.
+  const uint64_t header_bytes = std::min(header.data_offset, files_.back().bytes());
+  shards_.push_back({header.version, std::move(header.metadata), header_bytes});
   for (TensorInfo& tensor : header.tensors) tensors_.push_back(std::move(tensor));
   return absl::OkStatus();
 }
@@ -144,6 +147,11 @@ uint64_t GgufFile::total_bytes() const {
   uint64_t bytes = 0;
   for (const MappedFile& file : files_) bytes += file.bytes();
   return bytes;
+}
+
+absl::Status GgufFile::ReadHeader(int shard, uint64_t offset, absl::Span<std::byte> out) const {
+  SWITCHYARD_CHECK(offset <= header_bytes(shard) && out.size() <= header_bytes(shard) - offset);
+  return files_[static_cast<size_t>(shard)].ReadAt(offset, out);
 }
 
 TensorView GgufFile::View(const TensorInfo& tensor) const {

@@ -46,6 +46,16 @@ class GgufFile {
   int num_shards() const { return static_cast<int>(files_.size()); }
   const std::string& path(int shard) const { return files_[static_cast<size_t>(shard)].path(); }
   uint64_t total_bytes() const;  // of all files
+  uint64_t file_bytes(int shard) const { return files_[static_cast<size_t>(shard)].bytes(); }
+
+  // Bytes in front of the data section of a file: all that says what is in it.
+  uint64_t header_bytes(int shard) const {
+    return shards_[static_cast<size_t>(shard)].header_bytes;
+  }
+  // Reads header bytes from `offset` on.
+  // Errors: kDataLoss if the file has been truncated or cannot be read.
+  // REQUIRES: offset + out.size() <= header_bytes(shard).
+  absl::Status ReadHeader(int shard, uint64_t offset, absl::Span<std::byte> out) const;
 
   // The tensor in the map: rows are dims[0], slabs are dims[2] * dims[3]. Reading it touches the
   // disk, and faults if the file has been truncated since; see Read().
@@ -70,6 +80,7 @@ class GgufFile {
   struct Shard {
     uint32_t version = 0;
     GgufMetadata metadata;
+    uint64_t header_bytes = 0;
   };
 
   GgufFile() = default;
