@@ -8,8 +8,8 @@
 
 #include "app/engine_setup.h"
 #include "app/loaded_model.h"
-#include "app/prompt.h"
 #include "base/check.h"
+#include "coordinator/prompt.h"
 
 namespace switchyard::app {
 namespace {
@@ -134,9 +134,10 @@ TEST_F(GenerationTest, SecondTurnOfAChatReusesTheFirst) {
   nlohmann::ordered_json messages = {{{"role", "system"}, {"content", "You are kind."}},
                                      {{"role", "user"}, {"content", story}}};
   const auto render = [&] {
-    return *ChatPrompt(*model_, {{"messages", messages}, {"enable_thinking", false}});
+    return *coordinator::ChatPrompt(model_->tokenizer, model_->chat_template,
+                                    {{"messages", messages}, {"enable_thinking", false}});
   };
-  const auto request = [&](const Prompt& prompt) {
+  const auto request = [&](const coordinator::Prompt& prompt) {
     GenerationRequest out = Greedy(prompt.token_ids, 24);
     out.message_borders = prompt.message_borders;
     out.return_logits = true;
@@ -145,7 +146,7 @@ TEST_F(GenerationTest, SecondTurnOfAChatReusesTheFirst) {
   Generation first(*engine, request(render()));
   messages.push_back({{"role", "assistant"}, {"content", first.Wait().text()}});
   messages.push_back({{"role", "user"}, {"content", "Who are you?"}});
-  const Prompt prompt = render();
+  const coordinator::Prompt prompt = render();
   Generation warm(*engine, request(prompt));
   warm.Wait();
   EXPECT_GE(warm.last().usage.cached_tokens, 64);

@@ -10,7 +10,6 @@
 #include "app/input_file.h"
 #include "app/loaded_model.h"
 #include "app/output_file.h"
-#include "app/prompt.h"
 #include "app/step_driver.h"
 #include "app/terminal.h"
 #include "base/progress_bar.h"

@@ -12,17 +12,18 @@
 #include "app/exit_code.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
-#include "app/prompt.h"
 #include "app/terminal.h"
 #include "base/progress_bar.h"
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "coordinator/prompt.h"
 
 namespace switchyard::app {
 namespace {
 
 using coordinator::FinishReason;
 using coordinator::GenerationEvent;
+using coordinator::Prompt;
 
 struct RunOptions {
   ModelOptions model;
@@ -194,8 +195,11 @@ coordinator::GenerationRequest MakeRequest(const RunOptions& options, Prompt pro
   return request;
 }
 
-nlohmann::ordered_json ChatContext(const RunOptions& options, nlohmann::ordered_json messages) {
-  return {{"messages", std::move(messages)}, {"enable_thinking", options.thinking == "on"}};
+absl::StatusOr<Prompt> RenderChat(const RunOptions& options, const LoadedModel& model,
+                                  nlohmann::ordered_json messages) {
+  return coordinator::ChatPrompt(
+      model.tokenizer, model.chat_template,
+      {{"messages", std::move(messages)}, {"enable_thinking", options.thinking == "on"}});
 }
 
 absl::Status PrintAnswer(const RunOptions& options, const Answer& answer) {
@@ -210,14 +214,14 @@ absl::Status RunOnce(const RunOptions& options, const LoadedModel& model,
                      coordinator::Generator& generator) {
   Prompt prompt;
   if (options.raw) {
-    prompt = RawPrompt(model, options.prompt);
+    prompt = coordinator::RawPrompt(model.tokenizer, options.prompt);
   } else {
     nlohmann::ordered_json messages = nlohmann::ordered_json::array();
     if (!options.system.empty()) {
       messages.push_back({{"role", "system"}, {"content", options.system}});
     }
     messages.push_back({{"role", "user"}, {"content", options.prompt}});
-    SWITCHYARD_ASSIGN_OR_RETURN(prompt, ChatPrompt(model, ChatContext(options, messages)));
+    SWITCHYARD_ASSIGN_OR_RETURN(prompt, RenderChat(options, model, messages));
   }
   Answer answer;
   SWITCHYARD_RETURN_IF_ERROR(answer.Run(generator, MakeRequest(options, std::move(prompt)),
@@ -258,7 +262,7 @@ absl::Status Chat(const RunOptions& options, const LoadedModel& model,
       return absl::OkStatus();
     }
     messages.push_back({{"role", "user"}, {"content", line}});
-    SWITCHYARD_ASSIGN_OR_RETURN(Prompt prompt, ChatPrompt(model, ChatContext(options, messages)));
+    SWITCHYARD_ASSIGN_OR_RETURN(Prompt prompt, RenderChat(options, model, messages));
     Answer answer;
     SWITCHYARD_RETURN_IF_ERROR(answer.Run(generator, MakeRequest(options, std::move(prompt)),
                                           /*print=*/options.output == "text"));
