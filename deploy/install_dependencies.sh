@@ -17,7 +17,10 @@ build_packages=(
   libcli11-dev libhwloc-dev libgrpc++-dev protobuf-compiler-grpc libboost1.81-dev prometheus-cpp-dev
   libssl-dev
 )
-test_packages=(libgtest-dev libgmock-dev libpcre2-dev python3 python3-jinja2)
+test_packages=(
+  libgtest-dev libgmock-dev libpcre2-dev python3 python3-jinja2 python3-venv python3-grpcio
+  python3-protobuf grpc-proto curl
+)
 fuzz_packages=(clang-14 libclang-rt-14-dev)
 # Releases without version 14 lack only the format check, so this one is no must.
 format_packages=(clang-format-14)
@@ -52,13 +55,34 @@ is_installed() {
   [[ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]
 }
 
+# Python packages that the tests use as clients live in an environment of their own.
+source_folder="$(cd "$(dirname "$0")/.." && pwd)"
+venv="$source_folder/build/venv"
+requirements="$source_folder/tests/end_to_end/python/requirements.txt"
+
+# Without a package index the tests with these clients are skipped, and say so.
+install_clients() {
+  if cmp -s "$requirements" "$venv/requirements.txt"; then return; fi
+  echo "installing Python clients for the tests into build/venv"
+  # Debian's interpreter, and its packages: grpcio comes from there.
+  if /usr/bin/python3 -m venv --system-site-packages "$venv" &&
+    "$venv/bin/pip" install -q --disable-pip-version-check -r "$requirements"; then
+    cp "$requirements" "$venv/requirements.txt"
+  else
+    echo "install_dependencies.sh: no Python clients; tests that use them will be skipped" >&2
+  fi
+}
+
 missing=()
 for package in "${packages[@]}"; do
   is_installed "$package" || missing+=("$package")
 done
-if [[ ${#missing[@]} -eq 0 ]]; then exit 0; fi
 if "$list_only"; then
-  printf '%s\n' "${missing[@]}"
+  if [[ ${#missing[@]} -gt 0 ]]; then printf '%s\n' "${missing[@]}"; fi
+  exit 0
+fi
+if [[ ${#missing[@]} -eq 0 ]]; then
+  install_clients
   exit 0
 fi
 
@@ -88,3 +112,4 @@ done
 if [[ ${#installable[@]} -gt 0 ]]; then
   apt_get install -q -y --no-install-recommends "${installable[@]}"
 fi
+install_clients
