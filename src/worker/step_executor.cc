@@ -12,7 +12,7 @@
 namespace switchyard::worker {
 namespace {
 
-absl::Status CheckOptions(const WorkerOptions& options, const model::ModelSpec& spec) {
+absl::Status CheckSizes(const WorkerOptions& options, const model::ModelSpec& spec) {
   const auto check = [](const char* field, int64_t value, int64_t least) -> absl::Status {
     if (value >= least) return absl::OkStatus();
     return InvalidArgument("worker option is too small: {}, got: {}, at least: {}", field, value,
@@ -44,64 +44,94 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> StepExecutor::Create(
     const model::GgufFile& file, const model::ModelSpec& spec,
     std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
     const LoadProgress& progress) {
-  SWITCHYARD_RETURN_IF_ERROR(CheckOptions(options, spec));
-  std::unique_ptr<StepExecutor> executor(new StepExecutor(spec, options));
-  StepExecutor& self = *executor;
-  self.backend_ = std::move(backend);
-  SWITCHYARD_ASSIGN_OR_RETURN(self.weights_, LoadWeights(file, spec, *self.backend_, progress));
+  SWITCHYARD_RETURN_IF_ERROR(CheckSizes(options, spec));
+  std::unique_ptr<StepExecutor> executor(new StepExecutor(file, spec, options));
+  executor->backend_ = std::move(backend);
+  SWITCHYARD_ASSIGN_OR_RETURN(executor->weights_,
+                              LoadWeights(file, spec, *executor->backend_, progress));
+  SWITCHYARD_RETURN_IF_ERROR(executor->AllocateState());
+  return executor;
+}
+
+absl::Status StepExecutor::AllocateState() {
   SWITCHYARD_ASSIGN_OR_RETURN(
       KvCache kv_cache,
-      KvCache::Create(*self.backend_, self.weights_.layers, options.kv_type, options.num_pages));
-  self.kv_cache_ = std::make_unique<KvCache>(std::move(kv_cache));
+      KvCache::Create(*backend_, weights_.layers, options_.kv_type, options_.num_pages));
+  kv_cache_ = std::make_unique<KvCache>(std::move(kv_cache));
   SWITCHYARD_ASSIGN_OR_RETURN(
       RecurrentState state,
-      RecurrentState::Create(*self.backend_, spec, self.weights_.layers, options.num_slots));
-  self.state_ = std::make_unique<RecurrentState>(std::move(state));
+      RecurrentState::Create(*backend_, spec_, weights_.layers, options_.num_slots));
+  state_ = std::make_unique<RecurrentState>(std::move(state));
   SWITCHYARD_ASSIGN_OR_RETURN(
       CheckpointStore checkpoints,
-      CheckpointStore::Create(options.num_checkpoints, self.state_->committed_bytes()));
-  self.checkpoints_ = std::make_unique<CheckpointStore>(std::move(checkpoints));
-  SWITCHYARD_ASSIGN_OR_RETURN(self.forward_,
-                              Forward::Create(file, spec, self.weights_, *self.backend_,
-                                              {.max_rows = options.max_step_rows,
-                                               .max_sequences = options.num_slots,
-                                               .max_context = options.max_context}));
-  self.sampler_ = std::make_unique<Sampler>(spec.vocab_size, options.never_sampled);
-  if (self.sampler_->num_choices() == 0) {
+      CheckpointStore::Create(options_.num_checkpoints, state_->committed_bytes()));
+  checkpoints_ = std::make_unique<CheckpointStore>(std::move(checkpoints));
+  SWITCHYARD_ASSIGN_OR_RETURN(forward_, Forward::Create(file_, spec_, weights_, *backend_,
+                                                        {.max_rows = options_.max_step_rows,
+                                                         .max_sequences = options_.num_slots,
+                                                         .max_context = options_.max_context}));
+  sampler_ = std::make_unique<Sampler>(spec_.vocab_size, options_.never_sampled);
+  if (sampler_->num_choices() == 0) {
     return InvalidArgument("no token can be sampled: never_sampled");
   }
 
   const int64_t max_entries =
-      (options.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens;
-  self.num_context_tokens_ =
-      spec.ple.has_value() ? static_cast<size_t>(spec.ple->ngram_size - 1) : 0;
-  self.slots_.resize(static_cast<size_t>(options.num_slots));
-  for (Slot& slot : self.slots_) {
+      (options_.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens;
+  num_context_tokens_ = spec_.ple.has_value() ? static_cast<size_t>(spec_.ple->ngram_size - 1) : 0;
+  slots_.resize(static_cast<size_t>(options_.num_slots));
+  for (Slot& slot : slots_) {
     slot.pages.reserve(static_cast<size_t>(max_entries));
-    slot.recent.reserve(self.num_context_tokens_ + static_cast<size_t>(options.max_step_rows) +
+    slot.recent.reserve(num_context_tokens_ + static_cast<size_t>(options_.max_step_rows) +
                         kernels::kMaxProvisionalRows);
   }
-  self.batch_.Reserve(options.max_step_rows, options.num_slots);
-  self.work_.reserve(self.slots_.size());
+  batch_.Reserve(options_.max_step_rows, options_.num_slots);
+  work_.reserve(slots_.size());
   // Not initialised: rows that no step fills take no memory.
-  self.host_logits_.reset(
-      new float[static_cast<size_t>(kLogitRows) * static_cast<size_t>(spec.vocab_size)]);
-  self.limits_ = {.num_slots = options.num_slots,
-                  .num_pages = options.num_pages,
-                  .num_checkpoints = options.num_checkpoints,
-                  .max_context = options.max_context,
-                  .max_step_rows = options.max_step_rows,
-                  .vocab_size = spec.vocab_size,
-                  .num_choices = self.sampler_->num_choices(),
-                  .epoch = options.epoch};
-  self.memory_ = {.file_bytes = LoadedFileBytes(spec),
-                  .weight_bytes = self.backend_->resident_weight_bytes(),
-                  .mapped_bytes = spec.ple.has_value() ? spec.ple->table->bytes() : 0,
-                  .kv_bytes = self.kv_cache_->bytes(),
-                  .state_bytes = self.state_->bytes(),
-                  .checkpoint_bytes = self.checkpoints_->bytes(),
-                  .activation_bytes = self.forward_->activation_bytes()};
-  return executor;
+  host_logits_.reset(
+      new float[static_cast<size_t>(kLogitRows) * static_cast<size_t>(spec_.vocab_size)]);
+  limits_ = {.num_slots = options_.num_slots,
+             .num_pages = options_.num_pages,
+             .num_checkpoints = options_.num_checkpoints,
+             .max_context = options_.max_context,
+             .max_step_rows = options_.max_step_rows,
+             .vocab_size = spec_.vocab_size,
+             .num_choices = sampler_->num_choices(),
+             .epoch = options_.epoch};
+  memory_ = {.file_bytes = LoadedFileBytes(spec_),
+             .weight_bytes = backend_->resident_weight_bytes(),
+             .mapped_bytes = spec_.ple.has_value() ? spec_.ple->table->bytes() : 0,
+             .kv_bytes = kv_cache_->bytes(),
+             .state_bytes = state_->bytes(),
+             .checkpoint_bytes = checkpoints_->bytes(),
+             .activation_bytes = forward_->activation_bytes()};
+  return absl::OkStatus();
+}
+
+absl::Status StepExecutor::CheckOptions(const WorkerOptions& options) const {
+  return CheckSizes(options, spec_);
+}
+
+absl::Status StepExecutor::Reset(const WorkerOptions& options) {
+  const bool keeps_memory =
+      options.num_slots == options_.num_slots && options.num_pages == options_.num_pages &&
+      options.num_checkpoints == options_.num_checkpoints &&
+      options.max_context == options_.max_context &&
+      options.max_step_rows == options_.max_step_rows && options.kv_type == options_.kv_type &&
+      options.never_sampled == options_.never_sampled;
+  options_ = options;
+  if (keeps_memory) {
+    for (Slot& slot : slots_) slot.active = false;  // StartSlot() sets all else
+    checkpoints_->Clear();
+    limits_.epoch = options.epoch;
+    return absl::OkStatus();
+  }
+  // Gone before the new ones come: there may be no room for both.
+  forward_.reset();
+  checkpoints_.reset();
+  state_.reset();
+  kv_cache_.reset();
+  slots_.clear();
+  return AllocateState();
 }
 
 // ---- between steps ----------------------------------------------------------------------------

@@ -39,6 +39,15 @@ class StepExecutor {
       std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
       const LoadProgress& progress);
 
+  // Forgets all sequences and checkpoints and takes other sizes, type of cache, epoch and masked
+  // tokens; the weights stay. Memory is taken anew only where a size or the type has changed.
+  // REQUIRES: CheckOptions(options) is OK.
+  // Errors:   as Create(); the object is of no use then.
+  absl::Status Reset(const WorkerOptions& options);
+
+  // Errors: kInvalidArgument names the option that is too small or does not fit the model.
+  absl::Status CheckOptions(const WorkerOptions& options) const;
+
   // What a plan may name, for the PlanValidator in front of this object.
   const PlanLimits& limits() const { return limits_; }
   const WorkerMemory& memory() const { return memory_; }
@@ -74,8 +83,12 @@ class StepExecutor {
     v1::SlotResult* result = nullptr;
   };
 
-  StepExecutor(const model::ModelSpec& spec, const WorkerOptions& options)
-      : spec_(spec), options_(options) {}
+  StepExecutor(const model::GgufFile& file, const model::ModelSpec& spec,
+               const WorkerOptions& options)
+      : file_(file), spec_(spec), options_(options) {}
+
+  // Everything but the weights, for options_.
+  absl::Status AllocateState();
 
   // `is_restored`: a checkpoint of the same plan will overwrite the slot's state.
   void StartSlot(const v1::SlotStart& start, bool is_restored);
@@ -91,6 +104,7 @@ class StepExecutor {
   void ReportLogprobs(const Slot& slot, int32_t token_id, absl::Span<const float> logits,
                       v1::SlotResult& result);
 
+  const model::GgufFile& file_;
   const model::ModelSpec& spec_;
   WorkerOptions options_;
   PlanLimits limits_;

@@ -25,6 +25,8 @@ struct Worker::Impl {
   bool TakePlan(v1::StepPlan& plan);
   void RunPlan(const v1::StepPlan& plan);
   void ReportFailure(const v1::StepPlan& plan, uint32_t step, const absl::Status& status);
+  // Whether plans are taken. REQUIRES: `mutex` is held.
+  absl::Status CheckAlive() const;
 
   std::unique_ptr<StepExecutor> executor;  // of the step thread, once it runs
   ResultCallback callback;
@@ -37,6 +39,8 @@ struct Worker::Impl {
   std::condition_variable changed;
   PlanValidator validator;
   std::deque<v1::StepPlan> plans;
+  bool is_running = false;    // the step thread has a plan
+  bool is_resetting = false;  // it is to take none, and to end the one it has
   bool stopping = false;
   absl::Status failure;
 };
@@ -44,8 +48,13 @@ struct Worker::Impl {
 bool Worker::Impl::TakePlan(v1::StepPlan& plan) {
   const double start = MonotonicClock::Get().NowSeconds();
   std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return stopping || !plans.empty(); });
+  if (is_running) {
+    is_running = false;
+    changed.notify_all();  // Reset() may wait for it
+  }
+  changed.wait(lock, [&] { return stopping || (!is_resetting && !plans.empty()); });
   if (stopping) return false;
+  is_running = true;
   plan = std::move(plans.front());
   plans.pop_front();
   idle_seconds = MonotonicClock::Get().NowSeconds() - start;
@@ -66,7 +75,7 @@ void Worker::Impl::RunPlan(const v1::StepPlan& plan) {
     {
       // Decided once: a plan that arrives from here on waits for one more step at most.
       std::lock_guard lock(mutex);
-      go_on = go_on && plans.empty() && !stopping;
+      go_on = go_on && plans.empty() && !stopping && !is_resetting;
     }
     result.set_last_of_plan(!go_on);
     if (step == 0) {
@@ -93,6 +102,12 @@ void Worker::Impl::ReportFailure(const v1::StepPlan& plan, uint32_t step,
   result.set_last_of_plan(true);
   result.set_error(std::string(Message(status)));
   callback(result);
+}
+
+absl::Status Worker::Impl::CheckAlive() const {
+  if (!failure.ok()) return Unavailable("worker has failed: {}", Message(failure));
+  if (stopping) return Unavailable("worker has stopped");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const model::GgufFile& file,
@@ -122,13 +137,32 @@ void Worker::Start(ResultCallback callback) {
 
 absl::Status Worker::Submit(v1::StepPlan plan) {
   std::lock_guard lock(impl_->mutex);
-  if (!impl_->failure.ok()) {
-    return Unavailable("worker has failed: {}", Message(impl_->failure));
-  }
-  if (impl_->stopping) return Unavailable("worker has stopped");
+  SWITCHYARD_RETURN_IF_ERROR(impl_->CheckAlive());
   SWITCHYARD_RETURN_IF_ERROR(impl_->validator.Accept(plan));
   impl_->plans.push_back(std::move(plan));
-  impl_->changed.notify_one();
+  impl_->changed.notify_all();
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Reset(const WorkerOptions& options) {
+  std::unique_lock lock(impl_->mutex);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->CheckAlive());
+  SWITCHYARD_RETURN_IF_ERROR(impl_->executor->CheckOptions(options));
+  impl_->is_resetting = true;
+  impl_->changed.wait(lock, [&] { return !impl_->is_running; });
+  impl_->is_resetting = false;
+  impl_->plans.clear();
+  // The running step may have failed, or Stop() been called.
+  SWITCHYARD_RETURN_IF_ERROR(impl_->CheckAlive());
+  // The step thread waits for `mutex` or for a plan: the executor is nobody else's.
+  const absl::Status status = impl_->executor->Reset(options);
+  if (!status.ok()) {
+    impl_->failure = status;
+    impl_->stopping = true;
+    impl_->changed.notify_all();
+    return status;
+  }
+  impl_->validator = PlanValidator(impl_->executor->limits());
   return absl::OkStatus();
 }
 

@@ -45,8 +45,9 @@ struct WorkerMemory {
 
 // Runs steps on a thread of its own.
 //
-// Call order: Create() -> Start() -> Submit() ... -> Stop() (or destruction).
-// Threads:    Submit() and Stop() from any thread; the callback runs on the step thread and must
+// Call order: Create() -> Start() -> Submit() ... Reset() ... -> Stop() (or destruction).
+// Threads:    Submit(), Reset() and Stop() from any thread; the callback runs on the step thread
+// and must
 //             not block.
 class Worker {
  public:
@@ -75,6 +76,16 @@ class Worker {
   // order, token id outside the vocabulary, more rows than max_step_rows), kUnavailable after a
   // step has failed or after Stop(); nothing is queued then.
   absl::Status Submit(switchyard::worker::v1::StepPlan plan);
+
+  // Drops all work and state but the weights: the running plan ends at its step border, plans that
+  // wait are forgotten, as are all slots, pages and checkpoints. Plans of options.epoch are taken
+  // from then on, numbered from any number; sizes may differ from those before. No result of an
+  // earlier plan comes after it has returned.
+  //
+  // Waits for the running step: not to be called from the callback.
+  // Errors: kInvalidArgument for sizes that do not fit, nothing has changed then; kUnavailable as
+  //         Submit(); what Create() returns where memory is taken, the worker has failed then.
+  absl::Status Reset(const WorkerOptions& options);
 
   // Ends the step thread after the running step. Idempotent.
   void Stop();

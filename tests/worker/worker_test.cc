@@ -241,6 +241,115 @@ TEST_F(WorkerTest, StopsInTheMiddleOfAPlan) {
   EXPECT_EQ(worker_->Submit(DecodePlan(2, 1, 1)).code(), absl::StatusCode::kUnavailable);
 }
 
+WorkerOptions NextEpoch(uint64_t epoch) {
+  WorkerOptions options = TestOptions(192, 2);
+  options.epoch = epoch;
+  return options;
+}
+
+std::vector<uint32_t> TokensOf(const std::vector<v1::StepResult>& results) {
+  std::vector<uint32_t> tokens;
+  for (const v1::StepResult& result : results) {
+    for (const v1::SlotResult& slot : result.slots()) {
+      tokens.insert(tokens.end(), slot.token_ids().begin(), slot.token_ids().end());
+    }
+  }
+  return tokens;
+}
+
+TEST_F(WorkerTest, ResetEndsTheRunningPlanAndForgetsThoseThatWait) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_at_step = false;
+  collector_.hook = [&](const v1::StepResult& result) {
+    if (result.step() != 3) return;
+    {
+      std::lock_guard lock(mutex);
+      is_at_step = true;
+    }
+    changed.notify_all();
+  };
+  worker_->Start(collector_.callback());
+  ASSERT_TRUE(worker_->Submit(PromptPlan(1, 100)).ok());
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return is_at_step; });
+  }
+  ASSERT_TRUE(worker_->Reset(NextEpoch(2)).ok());
+  const size_t num_results = collector_.WaitFor(4).size();
+  EXPECT_LT(num_results, 100u);  // not all steps ran, ...
+  v1::StepPlan plan = PromptPlan(1, 3);
+  EXPECT_EQ(worker_->Submit(plan).code(), absl::StatusCode::kInvalidArgument);  // epoch 1
+  plan.set_epoch(2);
+  ASSERT_TRUE(worker_->Submit(plan).ok());
+  const auto results = collector_.WaitFor(num_results + 3);
+  EXPECT_EQ(results[num_results].step(), 0u);  // ... and none ran after Reset()
+}
+
+TEST_F(WorkerTest, ResetLeavesNoStateAndAllWeights) {
+  worker_->Start(collector_.callback());
+  v1::StepPlan first = PromptPlan(1, 8, 64);
+  first.mutable_prefill(0)->set_save_checkpoint(0);
+  ASSERT_TRUE(worker_->Submit(first).ok());
+  const auto before = collector_.WaitForLast(1);
+  ASSERT_TRUE(worker_->Reset(NextEpoch(2)).ok());
+
+  v1::StepPlan restore = PromptPlan(1, 1);
+  restore.set_epoch(2);
+  restore.clear_prefill();
+  restore.clear_decode();
+  restore.add_operations()->mutable_restore()->set_position(64);
+  EXPECT_EQ(worker_->Submit(restore).code(), absl::StatusCode::kInvalidArgument);  // forgotten
+  v1::StepPlan decode = DecodePlan(1, 1, 1);
+  decode.set_epoch(2);
+  EXPECT_EQ(worker_->Submit(decode).code(), absl::StatusCode::kInvalidArgument);  // never started
+
+  first.set_epoch(2);
+  ASSERT_TRUE(worker_->Submit(first).ok());
+  std::vector<v1::StepResult> again = collector_.WaitFor(16);
+  again.erase(again.begin(), again.begin() + 8);
+  EXPECT_EQ(TokensOf(again), TokensOf(before));
+}
+
+TEST_F(WorkerTest, ResetTakesOtherSizes) {
+  worker_->Start(collector_.callback());
+  ASSERT_TRUE(worker_->Submit(PromptPlan(1, 8)).ok());
+  const auto before = collector_.WaitForLast(1);
+  WorkerOptions options = TestOptions(128, 3);
+  options.epoch = 7;
+  const int64_t weight_bytes = worker_->memory().weight_bytes;
+  ASSERT_TRUE(worker_->Reset(options).ok());
+  EXPECT_EQ(worker_->memory().weight_bytes, weight_bytes);
+  v1::StepPlan plan = PromptPlan(1, 8);
+  plan.set_epoch(7);
+  plan.mutable_starts(0)->set_slot(2);
+  plan.mutable_page_tables(0)->set_slot(2);
+  plan.mutable_page_tables(0)->mutable_pages()->Truncate(2);  // 128 tokens have two pages
+  plan.mutable_prefill(0)->set_slot(2);
+  plan.mutable_decode(0)->set_slot(2);
+  ASSERT_TRUE(worker_->Submit(plan).ok());
+  std::vector<v1::StepResult> again = collector_.WaitFor(16);
+  again.erase(again.begin(), again.begin() + 8);
+  EXPECT_EQ(TokensOf(again), TokensOf(before));
+}
+
+TEST_F(WorkerTest, ResetRefusesSizesThatDoNotFitAndChangesNothing) {
+  worker_->Start(collector_.callback());
+  ASSERT_TRUE(worker_->Submit(PromptPlan(1, 2)).ok());
+  collector_.WaitForLast(1);
+  WorkerOptions options = NextEpoch(2);
+  options.max_context = spec_.context_length + 1;
+  EXPECT_EQ(worker_->Reset(options).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(worker_->Submit(DecodePlan(2, 1, 1)).ok());  // epoch 1 goes on, with its slots
+  EXPECT_EQ(collector_.WaitForLast(2).back().slots(0).position(), 22u);
+}
+
+TEST_F(WorkerTest, ResetAfterStopIsRefused) {
+  worker_->Start(collector_.callback());
+  worker_->Stop();
+  EXPECT_EQ(worker_->Reset(NextEpoch(2)).code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(WorkerTest, CanBeDestroyedWithoutStart) { worker_.reset(); }
 
 TEST_F(WorkerTest, SubmitFromSeveralThreadsKeepsTheOrderOfNumbers) {

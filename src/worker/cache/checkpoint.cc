@@ -37,4 +37,8 @@ const CheckpointStore::Sequence& CheckpointStore::Restore(int checkpoint, Recurr
   return entry.sequence;
 }
 
+void CheckpointStore::Clear() {
+  for (Entry& entry : entries_) entry.sequence = {};
+}
+
 }  // namespace switchyard::worker

@@ -36,6 +36,9 @@ class CheckpointStore {
   const Sequence& Restore(int checkpoint, RecurrentState& state, int slot,
                           kernels::Backend& backend, kernels::LedgerSlot& ledger) const;
 
+  // Forgets all of them.
+  void Clear();
+
   // Tokens that the checkpoint covers, -1 if it was never saved.
   int64_t position(int checkpoint) const {
     return entries_[static_cast<size_t>(checkpoint)].sequence.position;
