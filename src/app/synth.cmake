@@ -12,6 +12,7 @@ list(APPEND app_sources
   synth/random_blocks.cc
   synth/synth_metadata.cc
   synth/synth_options.cc
+  synth/synth_presets.cc
   synth/synth_tokenizer.cc
   synth/synthetic_model.cc
   synth/tensor_list.cc

@@ -11,6 +11,7 @@
 #include "app/inspect/inspect_output.h"
 #include "app/inspect/inspect_report.h"
 #include "app/inspect/verify.h"
+#include "app/synth/synth_presets.h"
 #include "app/synth_test_models.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "app/synth/synth_presets.h"
 #include "app/synth/synth_tokenizer.h"
 #include "app/synth_test_models.h"
 #include "model/chat_template.h"
@@ -82,6 +83,46 @@ INSTANTIATE_TEST_SUITE_P(
         SizeCase{"mixed_types", [](SynthOptions& o) { o.types = "mixed"; }},
         SizeCase{"sparse", [](SynthOptions& o) { o.sparse = true; }}),
     [](const auto& info) { return std::string(info.param.name); });
+
+class SynthArchitectureTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(SynthArchitectureTest, TinyModelHasThePartsOfItsArchitecture) {
+  SynthOptions options = *SynthPreset("tiny", GetParam());
+  options.num_mtp_layers = options.architecture.has_draft_blocks ? 1 : 0;
+  options.num_shards = 2;
+  const absl::StatusOr<model::GgufFile> file =
+      model::GgufFile::Open(WriteTestModel(options, GetParam() + ".gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const absl::StatusOr<model::ModelSpec> spec = model::LoadModelSpec(*file);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->architecture, GetParam());
+  EXPECT_EQ(spec->pre_tokenizer, options.architecture.pre_tokenizer);
+  EXPECT_EQ(spec->num_residual_streams, options.num_residual_streams);
+  EXPECT_EQ(spec->delta_net.has_value(), options.architecture.has_delta_nets);
+  EXPECT_EQ(spec->attention.has_output_gate, options.architecture.has_output_gate);
+  EXPECT_EQ(spec->attention.num_rotary_dims, options.num_rotary_dims);
+  EXPECT_EQ(spec->has_sparse_attention(), options.architecture.has_sparse_attention);
+  EXPECT_EQ(spec->moe.shared_expert_hidden_size, options.shared_expert_hidden_size);
+  EXPECT_EQ(spec->layers[0].delta_net.beta_alpha != nullptr, options.architecture.fused_beta_alpha);
+  EXPECT_EQ(spec->ple.has_value(), options.architecture.has_ngram_embedding);
+  EXPECT_EQ(spec->num_mtp_layers, options.num_mtp_layers);
+}
+
+// As a sparse file: shapes and types are what is tested.
+TEST_P(SynthArchitectureTest, BenchModelLoads) {
+  SynthOptions options = *SynthPreset("bench", GetParam());
+  options.sparse = true;
+  const absl::StatusOr<model::GgufFile> file =
+      model::GgufFile::Open(WriteTestModel(options, GetParam() + "_bench.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const absl::StatusOr<model::ModelSpec> spec = model::LoadModelSpec(*file);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->layers[0].moe.gate->dtype, DType::kIQ3_S);
+  EXPECT_EQ(spec->layers[0].moe.down->dtype, DType::kIQ4_NL);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SynthArchitectureTest, ::testing::ValuesIn(SynthArchitectureNames()),
+                         [](const auto& info) { return info.param; });
 
 class SynthTypesTest : public ::testing::TestWithParam<const char*> {};
 

@@ -2,11 +2,14 @@
 
 #include <limits>
 #include <numeric>
+#include <tuple>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "app/synth/ple_constants.h"
+#include "app/synth/synth_presets.h"
 #include "app/synth/type_rules.h"
 
 namespace switchyard::app {
@@ -41,13 +44,50 @@ TEST(PleConstantsTest, ProductsOfMultipliersStayWithin63Bits) {
 }
 
 TEST(SynthOptionsTest, PresetsAreValid) {
-  for (const std::string& name : SynthPresetNames()) {
-    const absl::StatusOr<SynthOptions> options = SynthPreset(name);
-    ASSERT_TRUE(options.ok()) << name;
-    EXPECT_TRUE(CheckSynthOptions(*options).ok()) << name;
-    EXPECT_TRUE(TypeRules::Create(*options).ok()) << name;
+  int num_presets = 0;
+  for (const std::string& architecture : SynthArchitectureNames()) {
+    for (const std::string& name : SynthPresetNames()) {
+      const absl::StatusOr<SynthOptions> options = SynthPreset(name, architecture);
+      if (!options.ok()) continue;
+      ++num_presets;
+      EXPECT_EQ(options->architecture.name, architecture);
+      const absl::Status status = CheckSynthOptions(*options);
+      EXPECT_TRUE(status.ok()) << architecture << " " << name << ": " << status;
+      EXPECT_TRUE(TypeRules::Create(*options).ok()) << architecture << " " << name;
+    }
   }
-  EXPECT_EQ(SynthPreset("huge").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(num_presets, 9);  // tiny and bench of four architectures, flash-next
+}
+
+TEST(SynthOptionsTest, UnknownPresetsAndArchitecturesAreNamedWithTheKnownOnes) {
+  const auto refusal = [](std::string_view preset, std::string_view architecture) {
+    const absl::Status status = SynthPreset(preset, architecture).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal("huge", "qwen4exp"),
+            "unknown preset of qwen4exp: huge, known: tiny, bench, flash-next");
+  EXPECT_EQ(refusal("flash-next", "qwen3moe"),
+            "unknown preset of qwen3moe: flash-next, known: tiny, bench");
+  EXPECT_EQ(refusal("tiny", "llama"),
+            "unknown architecture: llama, known: qwen4exp, qwen35moe, qwen3next, qwen3moe");
+}
+
+// A size of a part that the architecture does not have would be ignored.
+TEST(SynthOptionsTest, RefusesSizesOfAbsentParts) {
+  for (const auto& [member, value, message] :
+       std::vector<std::tuple<int SynthOptions::*, int, const char*>>{
+           {&SynthOptions::num_residual_streams, 4, "streams is out of range: 4, allowed: 1 to 1"},
+           {&SynthOptions::compress_ratio, 4, "ratio is out of range: 4, allowed: 0 to 0"},
+           {&SynthOptions::full_attention_interval, 4, "interval is out of range"},
+           {&SynthOptions::num_key_heads, 2, "key-heads is out of range"},
+           {&SynthOptions::shared_expert_hidden_size, 32, "shared-expert-hidden is out of range"},
+           {&SynthOptions::ple_layer, 1, "ple-layer is out of range: 1, allowed: -1 to -1"},
+           {&SynthOptions::num_mtp_layers, 1, "mtp is out of range"}}) {
+    SynthOptions options = *SynthPreset("tiny", "qwen3moe");
+    options.*member = value;
+    EXPECT_THAT(std::string(CheckSynthOptions(options).message()), HasSubstr(message));
+  }
 }
 
 struct BadSize {

@@ -16,6 +16,7 @@
 #include "app/exit_code.h"
 #include "app/interrupt.h"
 #include "app/synth/synth_options.h"
+#include "app/synth/synth_presets.h"
 #include "app/synth/synthetic_model.h"
 #include "app/terminal.h"
 #include "base/progress_bar.h"
@@ -71,6 +72,7 @@ constexpr SizeFlag kSizeFlags[] = {
 // What was given on the command line; the preset fills in the rest.
 struct Arguments {
   std::string path;
+  std::string architecture = "qwen4exp";
   std::string preset = "tiny";
   uint64_t seed = 1;
   std::vector<std::optional<int>> sizes = std::vector<std::optional<int>>(std::size(kSizeFlags));
@@ -86,7 +88,8 @@ struct Arguments {
 };
 
 absl::StatusOr<SynthOptions> MakeOptions(const Arguments& arguments) {
-  SWITCHYARD_ASSIGN_OR_RETURN(SynthOptions options, SynthPreset(arguments.preset));
+  SWITCHYARD_ASSIGN_OR_RETURN(SynthOptions options,
+                              SynthPreset(arguments.preset, arguments.architecture));
   options.seed = arguments.seed;
   for (size_t i = 0; i < std::size(kSizeFlags); ++i) {
     if (arguments.sizes[i].has_value()) options.*kSizeFlags[i].member = *arguments.sizes[i];
@@ -144,6 +147,9 @@ void AddSynthCommand(CLI::App& app, CommandBody& body) {
   CLI::App* command = app.add_subcommand("synth", "Write a synthetic model with random weights");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("OUT", arguments->path, "File to write (.gguf)")->required();
+  command->add_option("--arch", arguments->architecture, "Architecture")
+      ->check(CLI::IsMember(SynthArchitectureNames()))
+      ->capture_default_str();
   command->add_option("--preset", arguments->preset, "Sizes to start from")
       ->check(CLI::IsMember(SynthPresetNames()))
       ->capture_default_str();
@@ -176,6 +182,7 @@ void AddSynthCommand(CLI::App& app, CommandBody& body) {
       "Examples:\n"
       "  switchyard synth tiny.gguf\n"
       "  switchyard synth bench.gguf --preset bench --gate-up IQ4_XS\n"
+      "  switchyard synth moe.gguf --arch qwen3moe --preset bench --types mixed,exps=Q4_K\n"
       "  switchyard synth q4.gguf --hidden 256 --types 'mixed,down_exps=Q5_1,^output=Q8_0'");
   command->callback([&body, arguments] { body = [arguments] { return Run(*arguments); }; });
 }

@@ -10,7 +10,6 @@
 namespace switchyard::app {
 namespace {
 
-constexpr float kRopeBase = 1e7f;
 constexpr float kRmsEpsilon = 1e-6f;
 
 uint32_t U32(int64_t value) { return static_cast<uint32_t>(value); }
@@ -43,16 +42,7 @@ std::vector<int32_t> RopeSections(int num_rotary_dims) {
   return {(num_pairs + 2) / 3, (num_pairs + 1) / 3, num_pairs / 3, 0};
 }
 
-void AddAttentionKeys(const SynthOptions& o, ArchKeys& keys) {
-  keys.Add("attention.head_count", o.num_heads);
-  keys.Add("attention.head_count_kv", o.num_kv_heads);
-  keys.Add("attention.key_length", o.head_dim);
-  keys.Add("attention.value_length", o.head_dim);
-  keys.AddFloat("attention.layer_norm_rms_epsilon", kRmsEpsilon);
-  keys.Add("rope.dimension_count", o.num_rotary_dims);
-  keys.AddInt32s("rope.dimension_sections", RopeSections(o.num_rotary_dims));
-  keys.AddFloat("rope.freq_base", kRopeBase);
-  keys.Add("full_attention_interval", o.full_attention_interval);
+void AddSparseAttentionKeys(const SynthOptions& o, ArchKeys& keys) {
   keys.Add("attention.indexer.head_count", o.num_index_heads);
   keys.Add("attention.indexer.key_length", o.index_head_dim);
   keys.Add("attention.indexer.top_k", o.budget_tokens);
@@ -62,6 +52,29 @@ void AddAttentionKeys(const SynthOptions& o, ArchKeys& keys) {
   }
   ratios.resize(static_cast<size_t>(o.num_layers + o.num_mtp_layers));  // draft blocks are dense
   keys.AddUint32s("attention.compress_ratios", ratios);
+}
+
+void AddAttentionKeys(const SynthOptions& o, ArchKeys& keys) {
+  keys.Add("attention.head_count", o.num_heads);
+  keys.Add("attention.head_count_kv", o.num_kv_heads);
+  keys.Add("attention.key_length", o.head_dim);
+  keys.Add("attention.value_length", o.head_dim);
+  keys.AddFloat("attention.layer_norm_rms_epsilon", kRmsEpsilon);
+  keys.Add("rope.dimension_count", o.num_rotary_dims);
+  if (o.architecture.has_rope_sections) {
+    keys.AddInt32s("rope.dimension_sections", RopeSections(o.num_rotary_dims));
+  }
+  keys.AddFloat("rope.freq_base", static_cast<float>(o.architecture.rope_base));
+  if (o.architecture.has_sparse_attention) AddSparseAttentionKeys(o, keys);
+}
+
+void AddDeltaNetKeys(const SynthOptions& o, ArchKeys& keys) {
+  keys.Add("full_attention_interval", o.full_attention_interval);
+  keys.Add("ssm.conv_kernel", o.conv_kernel);
+  keys.Add("ssm.state_size", o.delta_head_dim);
+  keys.Add("ssm.group_count", o.num_key_heads);
+  keys.Add("ssm.time_step_rank", o.num_value_heads);
+  keys.Add("ssm.inner_size", int64_t{o.num_value_heads} * o.delta_head_dim);
 }
 
 void AddPleKeys(const SynthOptions& o, const SynthTokenizer& tokenizer, ArchKeys& keys) {
@@ -88,20 +101,23 @@ void AddArchKeys(const SynthOptions& o, const SynthTokenizer& tokenizer, ArchKey
   keys.Add("expert_count", o.num_experts);
   keys.Add("expert_used_count", o.top_k);
   keys.Add("expert_feed_forward_length", o.expert_hidden_size);
-  keys.Add("expert_shared_feed_forward_length", o.shared_expert_hidden_size);
-  keys.Add("ssm.conv_kernel", o.conv_kernel);
-  keys.Add("ssm.state_size", o.delta_head_dim);
-  keys.Add("ssm.group_count", o.num_key_heads);
-  keys.Add("ssm.time_step_rank", o.num_value_heads);
-  keys.Add("ssm.inner_size", int64_t{o.num_value_heads} * o.delta_head_dim);
-  keys.Add("hyper_connection.count", o.num_residual_streams);
-  keys.Add("hyper_connection.low_rank", o.hc_low_rank);
+  // Readers of these files ask for the width of a dense layer, though there is none.
+  if (!o.architecture.has_mixers) keys.Add("feed_forward_length", o.expert_hidden_size * o.top_k);
+  if (o.architecture.has_shared_expert) {
+    keys.Add("expert_shared_feed_forward_length", o.shared_expert_hidden_size);
+  }
+  if (o.architecture.has_delta_nets) AddDeltaNetKeys(o, keys);
+  if (o.architecture.has_mixers) {
+    keys.Add("hyper_connection.count", o.num_residual_streams);
+    keys.Add("hyper_connection.low_rank", o.hc_low_rank);
+  }
   if (o.ple_layer >= 0) AddPleKeys(o, tokenizer, keys);
 }
 
-void AddTokenizerKeys(const SynthTokenizer& tokenizer, GgufEncoder& encoder) {
+void AddTokenizerKeys(const SynthTokenizer& tokenizer, const std::string& pre_tokenizer,
+                      GgufEncoder& encoder) {
   encoder.AddString("tokenizer.ggml.model", "gpt2");
-  encoder.AddString("tokenizer.ggml.pre", "qwen35");
+  encoder.AddString("tokenizer.ggml.pre", pre_tokenizer);
   encoder.AddStrings("tokenizer.ggml.tokens", tokenizer.tokens);
   encoder.AddInt32s("tokenizer.ggml.token_type", tokenizer.token_types);
   encoder.AddStrings("tokenizer.ggml.merges", tokenizer.merges);
@@ -114,10 +130,10 @@ void AddTokenizerKeys(const SynthTokenizer& tokenizer, GgufEncoder& encoder) {
 }  // namespace
 
 void AddSynthMetadata(const SynthOptions& options, const TypeRules& types, GgufEncoder& encoder) {
-  constexpr char kArchitecture[] = "qwen4exp";
+  const SynthArchitecture& architecture = options.architecture;
   const SynthTokenizer tokenizer =
       MakeSynthTokenizer(options.vocab_size, options.num_unused_tokens);
-  encoder.AddString("general.architecture", kArchitecture);
+  encoder.AddString("general.architecture", architecture.name);
   encoder.AddString("general.name", "synthetic");
   encoder.AddString("general.description", options.sparse
                                                ? std::string("all weights are zero")
@@ -131,9 +147,9 @@ void AddSynthMetadata(const SynthOptions& options, const TypeRules& types, GgufE
   if (types.is_plain()) {
     encoder.AddUint32("general.file_type", types.is_mixed() ? kFileTypeIq4Xs : kFileTypeF32);
   }
-  ArchKeys keys(encoder, std::string(kArchitecture) + ".");
+  ArchKeys keys(encoder, architecture.name + ".");
   AddArchKeys(options, tokenizer, keys);
-  AddTokenizerKeys(tokenizer, encoder);
+  AddTokenizerKeys(tokenizer, architecture.pre_tokenizer, encoder);
 }
 
 }  // namespace switchyard::app

@@ -1,6 +1,6 @@
 #include "app/synth/synth_options.h"
 
-#include <utility>
+#include <string_view>
 
 #include "app/synth/synth_tokenizer.h"
 #include "base/status.h"
@@ -13,109 +13,64 @@ namespace {
 constexpr int kCachePageTokens = 64;
 constexpr int kMaxSize = 1 << 20;
 
-// Qwen3.8-Flash-Next.
-SynthOptions FlashNext() {
-  SynthOptions options;
-  options.num_layers = 48;
-  options.hidden_size = 2560;
-  options.vocab_size = 248320;
-  options.num_unused_tokens = 250;
-  options.context_length = 262144;
-  options.hc_low_rank = 320;
-  options.num_heads = 24;
-  options.head_dim = 256;
-  options.num_rotary_dims = 64;
-  options.index_head_dim = 128;
-  options.budget_tokens = 2048;
-  options.num_key_heads = 16;
-  options.num_value_heads = 48;
-  options.delta_head_dim = 128;
-  options.num_experts = 512;
-  options.top_k = 10;
-  options.expert_hidden_size = 640;
-  options.shared_expert_hidden_size = 640;
-  options.heads_per_ngram = 8;
-  options.ple_rows_per_head = 20000000;
-  options.types = "mixed";
-  options.sparse = true;
-  return options;
-}
+struct Range {
+  std::string_view name;
+  int value;
+  int min;
+  int max;
+};
 
-SynthOptions Bench() {
-  SynthOptions options = FlashNext();
-  options.num_layers = 8;
-  options.vocab_size = 32768;
-  options.num_unused_tokens = 64;
-  options.num_experts = 32;
-  options.ple_rows_per_head = 20000;
-  options.sparse = false;
-  return options;
-}
-
-absl::Status CheckRange(std::string_view name, int value, int min, int max) {
-  if (value >= min && value <= max) return absl::OkStatus();
-  return InvalidArgument("{} is out of range: {}, allowed: {} to {}", name, value, min, max);
+// The range of a part that the architecture has; of others nothing but `none` is right.
+Range OnlyIf(bool is_there, Range range, int none = 0) {
+  if (!is_there) range.min = range.max = none;
+  return range;
 }
 
 absl::Status CheckRanges(const SynthOptions& o) {
-  struct Range {
-    std::string_view name;
-    int value;
-    int min;
-    int max;
-  };
+  const SynthArchitecture& has = o.architecture;
   const Range ranges[] = {
       {"layers", o.num_layers, 1, 4096},
       {"hidden", o.hidden_size, 1, kMaxSize},
       {"vocab", o.vocab_size, MinVocabSize(), kMaxSize},
       {"unused", o.num_unused_tokens, 0, o.vocab_size - MinVocabSize()},
       {"context", o.context_length, 1, 1 << 30},
-      {"interval", o.full_attention_interval, 1, 4096},
-      {"streams", o.num_residual_streams, 2, 64},
-      {"low-rank", o.hc_low_rank, 1, kMaxSize},
       {"heads", o.num_heads, 1, 4096},
       {"kv-heads", o.num_kv_heads, 1, 4096},
       {"head-dim", o.head_dim, 1, 4096},
       {"rotary-dims", o.num_rotary_dims, 2, o.head_dim},
-      {"index-heads", o.num_index_heads, 1, 4096},
-      {"index-dim", o.index_head_dim, o.num_rotary_dims, 4096},
-      {"budget", o.budget_tokens, 1, kMaxSize},
-      {"ratio", o.compress_ratio, 0, kCachePageTokens},
-      {"key-heads", o.num_key_heads, 1, 4096},
-      {"value-heads", o.num_value_heads, 1, 4096},
-      {"state", o.delta_head_dim, 1, 4096},
-      {"conv-kernel", o.conv_kernel, 1, 64},
       {"experts", o.num_experts, 1, 65535},
       {"top-k", o.top_k, 1, o.num_experts},
       {"expert-hidden", o.expert_hidden_size, 1, kMaxSize},
-      {"shared-expert-hidden", o.shared_expert_hidden_size, 1, kMaxSize},
-      {"ple-layer", o.ple_layer, -1, o.num_layers - 1},
-      {"ngram", o.ngram_size, 2, 16},
-      {"heads-per-ngram", o.heads_per_ngram, 1, 1024},
-      {"ple-conv", o.ple_conv_kernel, 1, 64},
-      {"ple-rows", o.ple_rows_per_head, 2, 100000000},
-      {"mtp", o.num_mtp_layers, 0, 8},
       {"split", o.num_shards, 1, 99999},
+      OnlyIf(has.has_mixers, {"streams", o.num_residual_streams, 2, 64}, 1),
+      OnlyIf(has.has_mixers, {"low-rank", o.hc_low_rank, 1, kMaxSize}),
+      OnlyIf(has.has_sparse_attention, {"index-heads", o.num_index_heads, 1, 4096}),
+      OnlyIf(has.has_sparse_attention, {"index-dim", o.index_head_dim, o.num_rotary_dims, 4096}),
+      OnlyIf(has.has_sparse_attention, {"budget", o.budget_tokens, 1, kMaxSize}),
+      OnlyIf(has.has_sparse_attention, {"ratio", o.compress_ratio, 0, kCachePageTokens}),
+      OnlyIf(has.has_delta_nets, {"interval", o.full_attention_interval, 1, 4096}, 1),
+      OnlyIf(has.has_delta_nets, {"key-heads", o.num_key_heads, 1, 4096}),
+      OnlyIf(has.has_delta_nets, {"value-heads", o.num_value_heads, 1, 4096}),
+      OnlyIf(has.has_delta_nets, {"state", o.delta_head_dim, 1, 4096}),
+      OnlyIf(has.has_delta_nets, {"conv-kernel", o.conv_kernel, 1, 64}),
+      OnlyIf(has.has_shared_expert,
+             {"shared-expert-hidden", o.shared_expert_hidden_size, 1, kMaxSize}),
+      OnlyIf(has.has_ngram_embedding, {"ple-layer", o.ple_layer, -1, o.num_layers - 1}, -1),
+      OnlyIf(has.has_ngram_embedding, {"ngram", o.ngram_size, 2, 16}),
+      OnlyIf(has.has_ngram_embedding, {"heads-per-ngram", o.heads_per_ngram, 1, 1024}),
+      OnlyIf(has.has_ngram_embedding, {"ple-conv", o.ple_conv_kernel, 1, 64}),
+      OnlyIf(has.has_ngram_embedding, {"ple-rows", o.ple_rows_per_head, 2, 100000000}),
+      OnlyIf(has.has_draft_blocks, {"mtp", o.num_mtp_layers, 0, 8}),
   };
   for (const Range& range : ranges) {
-    SWITCHYARD_RETURN_IF_ERROR(CheckRange(range.name, range.value, range.min, range.max));
+    if (range.value >= range.min && range.value <= range.max) continue;
+    return InvalidArgument("{} is out of range: {}, allowed: {} to {}", range.name, range.value,
+                           range.min, range.max);
   }
   return absl::OkStatus();
 }
 
 }  // namespace
-
-const std::vector<std::string>& SynthPresetNames() {
-  static const auto& names = *new std::vector<std::string>{"tiny", "bench", "flash-next"};
-  return names;
-}
-
-absl::StatusOr<SynthOptions> SynthPreset(std::string_view name) {
-  if (name == "tiny") return SynthOptions();
-  if (name == "bench") return Bench();
-  if (name == "flash-next") return FlashNext();
-  return InvalidArgument("unknown preset: {}, known: tiny, bench, flash-next", name);
-}
 
 bool IsAttentionLayer(const SynthOptions& options, int layer) {
   return (layer + 1) % options.full_attention_interval == 0;
@@ -131,7 +86,7 @@ absl::Status CheckSynthOptions(const SynthOptions& options) {
     return InvalidArgument("heads must be a multiple of kv-heads: {}, kv-heads: {}",
                            options.num_heads, options.num_kv_heads);
   }
-  if (options.num_value_heads % options.num_key_heads != 0) {
+  if (options.architecture.has_delta_nets && options.num_value_heads % options.num_key_heads != 0) {
     return InvalidArgument("value-heads must be a multiple of key-heads: {}, key-heads: {}",
                            options.num_value_heads, options.num_key_heads);
   }

@@ -3,17 +3,34 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
 namespace switchyard::app {
 
-// Sizes of a qwen4exp model and how it is written. The values here are those of the preset "tiny":
-// a model of half a megabyte that has every part of the architecture.
+// What sets an architecture apart from others, beside its sizes. The values here are those of
+// qwen4exp. What an architecture does not have has the size 0 (-1 for the layer of the n-gram
+// embedding, 1 for residual streams and interval).
+struct SynthArchitecture {
+  std::string name = "qwen4exp";
+  std::string pre_tokenizer = "qwen35";
+  double rope_base = 1e7;
+  bool has_rope_sections = true;  // rotation that is interleaved over axes
+  bool has_mixers = true;         // between residual streams; else a norm before each sublayer
+  std::string moe_norm;           // without mixers: name of the norm before the experts
+  bool has_output_gate = true;    // of attention
+  bool has_sparse_attention = true;
+  bool has_delta_nets = true;
+  bool fused_beta_alpha = false;  // one tensor for both
+  bool has_shared_expert = true;
+  bool has_ngram_embedding = true;
+  bool has_draft_blocks = true;
+};
+
+// Sizes of a model and how it is written. The values here are those of the preset "tiny" of
+// qwen4exp: a model of half a megabyte that has every part of the architecture.
 struct SynthOptions {
+  SynthArchitecture architecture;
   uint64_t seed = 1;
 
   int num_layers = 4;
@@ -63,17 +80,6 @@ struct SynthOptions {
   int num_shards = 1;   // files; the first of several holds no tensors
   bool sparse = false;  // leave the tensor data out: holes that read as zeros
 };
-
-// Names of the presets: "tiny", "bench", "flash-next".
-const std::vector<std::string>& SynthPresetNames();
-
-// Returns the preset. Errors: kInvalidArgument for an unknown name.
-//
-//   tiny        every part of the architecture, for tests
-//   bench       the released model's widths, 8 layers, 32 experts: about 1.4 GB, reads per token
-//               divided like those of the released model
-//   flash-next  the released model's shapes and types in full, as a sparse file
-absl::StatusOr<SynthOptions> SynthPreset(std::string_view name);
 
 // Checks what a loader would refuse, before anything is written.
 // Errors: kInvalidArgument, naming the value and what it may be.

@@ -81,7 +81,7 @@ std::vector<Shard> PlanShards(const SynthOptions& options, const TypeRules& type
     if (i == 0) {
       AddSynthMetadata(options, types, encoder);
     } else {
-      encoder.AddString("general.architecture", "qwen4exp");
+      encoder.AddString("general.architecture", options.architecture.name);
     }
     if (num_shards > 1) {
       encoder.AddUint16("split.no", static_cast<uint16_t>(i));

@@ -25,7 +25,11 @@ class TensorLister {
       Add("output.weight", {o_.hidden_size, o_.vocab_size}, 0, output_deviation);
     }
     tensors_.back().num_zero_rows = o_.num_unused_tokens;
-    AddMixer("output_hc_", /*has_inject=*/false);
+    if (has().has_mixers) {
+      AddMixer("output_hc_", /*has_inject=*/false);
+    } else {
+      AddNorm("output_norm.weight", o_.hidden_size);
+    }
     if (o_.ple_layer >= 0) AddPleTable();
     for (int layer = 0; layer < o_.num_layers; ++layer) {
       AddBlock(fmt::format("blk.{}.", layer), IsAttentionLayer(o_, layer));
@@ -40,6 +44,7 @@ class TensorLister {
   }
 
  private:
+  const SynthArchitecture& has() const { return o_.architecture; }
   int64_t wide() const { return int64_t{o_.num_residual_streams} * o_.hidden_size; }
 
   void Add(const std::string& name, std::vector<int64_t> dims, double mean, double deviation) {
@@ -69,14 +74,23 @@ class TensorLister {
     if (has_inject) AddMatrix(prefix + "inject.weight", {wide(), o_.num_residual_streams}, 4);
   }
 
+  // What is in front of a sublayer: a mixer, or a norm.
+  void AddSublayerInput(const std::string& prefix, const char* mixer, const std::string& norm) {
+    if (has().has_mixers) {
+      AddMixer(prefix + mixer, /*has_inject=*/true);
+    } else {
+      AddNorm(prefix + norm + ".weight", o_.hidden_size);
+    }
+  }
+
   void AddBlock(const std::string& prefix, bool is_attention) {
-    AddMixer(prefix + "hc_attn_", /*has_inject=*/true);
+    AddSublayerInput(prefix, "hc_attn_", "attn_norm");
     if (is_attention) {
       AddAttention(prefix);
     } else {
       AddDeltaNet(prefix);
     }
-    AddMixer(prefix + "hc_ffn_", /*has_inject=*/true);
+    AddSublayerInput(prefix, "hc_ffn_", has().moe_norm);
     AddMoe(prefix);
   }
 
@@ -84,13 +98,14 @@ class TensorLister {
     const int64_t hidden = o_.hidden_size;
     const int64_t query_rows = int64_t{o_.num_heads} * o_.head_dim;
     const int64_t kv_rows = int64_t{o_.num_kv_heads} * o_.head_dim;
-    AddMatrix(prefix + "attn_q.weight", {hidden, 2 * query_rows}, 2);
+    AddMatrix(prefix + "attn_q.weight", {hidden, (has().has_output_gate ? 2 : 1) * query_rows}, 2);
     AddMatrix(prefix + "attn_k.weight", {hidden, kv_rows}, 2);
     AddMatrix(prefix + "attn_v.weight", {hidden, kv_rows}, 3);
     AddMatrix(prefix + "attn_output.weight", {query_rows, hidden}, 2 * kBranch);
     // Above 1: scores spread enough for attention to look at single tokens.
     AddNorm(prefix + "attn_q_norm.weight", o_.head_dim, 1.5);
     AddNorm(prefix + "attn_k_norm.weight", o_.head_dim, 1.5);
+    if (!has().has_sparse_attention) return;
     const int64_t index_rows = int64_t{o_.num_index_heads} * o_.index_head_dim;
     AddMatrix(prefix + "indexer.q_proj.weight", {hidden, index_rows}, 1);
     AddMatrix(prefix + "indexer.k_proj.weight", {hidden, o_.index_head_dim}, 1);
@@ -105,8 +120,12 @@ class TensorLister {
     AddMatrix(prefix + "attn_qkv.weight", {hidden, channels}, 2);
     AddMatrix(prefix + "attn_gate.weight", {hidden, value_rows}, 2);
     Add(prefix + "ssm_conv1d.weight", {o_.conv_kernel, channels}, 0, 0.6);
-    AddMatrix(prefix + "ssm_beta.weight", {hidden, o_.num_value_heads}, 3);
-    AddMatrix(prefix + "ssm_alpha.weight", {hidden, o_.num_value_heads}, 2);
+    if (has().fused_beta_alpha) {
+      AddMatrix(prefix + "ssm_ba.weight", {hidden, 2 * int64_t{o_.num_value_heads}}, 2.5);
+    } else {
+      AddMatrix(prefix + "ssm_beta.weight", {hidden, o_.num_value_heads}, 3);
+      AddMatrix(prefix + "ssm_alpha.weight", {hidden, o_.num_value_heads}, 2);
+    }
     // Memories from about one token to a few hundred.
     Add(prefix + "ssm_a", {o_.num_value_heads}, std::log(0.02), std::log(1.5));
     tensors_.back().distribution = Distribution::kDecay;
@@ -128,6 +147,7 @@ class TensorLister {
       AddMatrix(prefix + "ffn_up_exps.weight", {hidden, expert, o_.num_experts}, 2);
     }
     AddMatrix(prefix + "ffn_down_exps.weight", {expert, hidden, o_.num_experts}, 2.5 * kBranch);
+    if (!has().has_shared_expert) return;
     AddMatrix(prefix + "ffn_gate_inp_shexp.weight", {hidden}, 2);
     AddMatrix(prefix + "ffn_gate_shexp.weight", {hidden, shared}, 2);
     AddMatrix(prefix + "ffn_up_shexp.weight", {hidden, shared}, 2);
@@ -154,7 +174,11 @@ class TensorLister {
     AddNorm(prefix + "nextn.enorm.weight", o_.hidden_size);
     AddNorm(prefix + "nextn.hnorm.weight", wide());
     AddMatrix(prefix + "nextn.eh_proj.weight", {2 * int64_t{o_.hidden_size}, o_.hidden_size}, 1.4);
-    AddMixer(prefix + "nextn.hc_head_", /*has_inject=*/false);
+    if (has().has_mixers) {
+      AddMixer(prefix + "nextn.hc_head_", /*has_inject=*/false);
+    } else {
+      AddNorm(prefix + "nextn.shared_head_norm.weight", o_.hidden_size);
+    }
   }
 
   const SynthOptions& o_;

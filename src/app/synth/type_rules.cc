@@ -88,7 +88,8 @@ absl::StatusOr<TypeRules> TypeRules::Create(const SynthOptions& options) {
   std::vector<std::pair<std::string, std::string>> items;
   if (!options.dense_type.empty()) {
     items.emplace_back(
-        "^(token_embd|output)[.]|hc_[a-z]+_(down|up)[.]|attn_(qkv|gate|q|k|v|output)[.]|ssm_out[.]|"
+        "^(token_embd|output)[.]|hc_[a-z]+_(down|up)[.]|attn_(qkv|gate|q|k|v|output)[.]|ssm_(ba|"
+        "out)[.]|"
         "_shexp[.]|ple_(key|value)[.]|eh_proj[.]",
         options.dense_type);
     // The shared expert's gate is one row and stays with the router.
