@@ -123,13 +123,16 @@ absl::StatusOr<ListPtr> Interpreter::LoopItems(const Statement& statement) {
 absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Statement& statement) {
   SWITCHYARD_ASSIGN_OR_RETURN(const ListPtr items, LoopItems(statement));
   const ScopePtr outer = scope_;
-  Flow flow = Flow::kNormal;
+  bool any_complete = false;
   if (!items->items.empty()) {
     const bool is_watched = sink_ == &output_;
     if (is_watched) borders_.BeginLoop();
-    SWITCHYARD_RETURN_IF_ERROR(Iterate(statement, items).status());
+    SWITCHYARD_ASSIGN_OR_RETURN(any_complete, Iterate(statement, items));
     if (is_watched) borders_.EndLoop();
-  } else if (!statement.else_body.empty()) {
+  }
+  Flow flow = Flow::kNormal;
+  // Jinja2 runs the else also where break or continue ended every iteration.
+  if (!any_complete && !statement.else_body.empty()) {
     scope_ = std::make_shared<Scope>(Scope{outer, {}});
     SWITCHYARD_ASSIGN_OR_RETURN(flow, ExecuteBlock(statement.else_body));
   }
@@ -137,10 +140,10 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Statement& state
   return flow;  // break and continue end here, but those of an else belong to the loop around
 }
 
-absl::StatusOr<Interpreter::Flow> Interpreter::Iterate(const Statement& statement,
-                                                       const ListPtr& items) {
+absl::StatusOr<bool> Interpreter::Iterate(const Statement& statement, const ListPtr& items) {
   const ScopePtr outer = scope_;
   const auto loop = std::make_shared<LoopState>(LoopState{items, 0});
+  bool any_complete = false;
   for (const Value& item : items->items) {
     SWITCHYARD_RETURN_IF_ERROR(budget_.ChargeSteps(1));
     scope_ = std::make_shared<Scope>(Scope{outer, {}});
@@ -150,9 +153,10 @@ absl::StatusOr<Interpreter::Flow> Interpreter::Iterate(const Statement& statemen
     SWITCHYARD_ASSIGN_OR_RETURN(const Flow flow, ExecuteBlock(statement.body));
     if (sink_ == &output_) borders_.Iteration(item, begin, output_.size());
     if (flow == Flow::kBreak) break;
+    if (flow == Flow::kNormal) any_complete = true;
     ++loop->index;
   }
-  return Flow::kNormal;
+  return any_complete;
 }
 
 absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteWith(const Statement& statement) {

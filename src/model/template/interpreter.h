@@ -65,7 +65,8 @@ class Interpreter {
   absl::Status ExecuteSetBlock(const Statement& statement);
   absl::Status ExecuteOutput(const Statement& statement);
   absl::StatusOr<ListPtr> LoopItems(const Statement& statement);
-  absl::StatusOr<Flow> Iterate(const Statement& statement, const ListPtr& items);
+  // Whether any iteration ended without break and continue.
+  absl::StatusOr<bool> Iterate(const Statement& statement, const ListPtr& items);
   absl::Status Write(const Text& text);
   absl::Status Assign(const Target& target, const Value& value);
   // The text that `block` writes, in a scope of its own.
