@@ -15,9 +15,9 @@ namespace {
 using Result = absl::StatusOr<Value>;
 
 constexpr std::string_view kTextMethods[] = {
-    "capitalize",   "count",  "endswith",   "find",       "isdigit", "join",
-    "lower",        "lstrip", "replace",    "rsplit",     "rstrip",  "removeprefix",
-    "removesuffix", "split",  "splitlines", "startswith", "strip",   "upper"};
+    "capitalize", "count",      "endswith",   "find",   "isdigit", "join",         "lower",
+    "lstrip",     "replace",    "rfind",      "rsplit", "rstrip",  "removeprefix", "removesuffix",
+    "split",      "splitlines", "startswith", "strip",  "upper"};
 constexpr std::string_view kListMethods[] = {"count", "index"};
 constexpr std::string_view kMapMethods[] = {"get", "items", "keys", "values"};
 constexpr std::string_view kLoopMethods[] = {"cycle"};
@@ -108,14 +108,15 @@ Result ReplaceMethod(const Text& text, const Arguments& arguments, Budget& budge
   return Value::Of(std::move(replaced));
 }
 
-// find() in code points, and count() of occurrences that do not overlap.
+// find() and rfind() in code points, and count() of occurrences that do not overlap.
 Result SearchMethod(const Text& text, std::string_view name, const Arguments& arguments,
                     Budget& budget) {
   SWITCHYARD_ASSIGN_OR_RETURN(const auto bound, arguments.Bind(name, {"sub"}));
   SWITCHYARD_ASSIGN_OR_RETURN(const Text* needle, NeedText(name, bound[0]));
   SWITCHYARD_RETURN_IF_ERROR(budget.ChargeText(text.size()));
-  size_t found = Find(text.view(), needle->view(), 0);
-  if (name == "find") {
+  size_t found = name == "rfind" ? FindLast(text.view(), needle->view())
+                                 : Find(text.view(), needle->view(), 0);
+  if (name != "count") {
     if (found == std::string_view::npos) return Value::Of(int64_t{-1});
     return Value::Of(static_cast<int64_t>(CountCodePoints(text.view().substr(0, found))));
   }
@@ -150,7 +151,8 @@ Result CallTextMethod(const Text& text, std::string_view name, const Arguments& 
     return RemoveAffixMethod(text, name, arguments, budget);
   }
   if (name == "replace") return ReplaceMethod(text, arguments, budget);
-  if (name == "find" || name == "count") return SearchMethod(text, name, arguments, budget);
+  if (name == "find" || name == "rfind" || name == "count")
+    return SearchMethod(text, name, arguments, budget);
   if (name == "join") return JoinMethod(text, arguments, budget);
   // The rest takes no arguments.
   SWITCHYARD_RETURN_IF_ERROR(arguments.Bind(name, {}).status());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bitset>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "model/utf8.h"
@@ -125,6 +126,15 @@ size_t Find(std::string_view text, std::string_view needle, size_t from) {
   const void* found = memmem(text.data() + at, text.size() - at, needle.data(), needle.size());
   if (found == nullptr) return std::string_view::npos;
   return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t FindLast(std::string_view text, std::string_view needle) {
+  if (needle.size() > text.size()) return std::string_view::npos;
+  // Backwards, since std::string_view::rfind() is quadratic at its worst.
+  const std::string backwards(text.rbegin(), text.rend());
+  const size_t found = Find(backwards, std::string(needle.rbegin(), needle.rend()), 0);
+  if (found == std::string_view::npos) return found;
+  return text.size() - found - needle.size();
 }
 
 size_t LineBreakAt(std::string_view text, size_t offset) {

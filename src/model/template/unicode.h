@@ -40,6 +40,9 @@ ByteRange StripRange(std::string_view text, bool left, bool right,
 // the length of both, whatever they hold.
 size_t Find(std::string_view text, std::string_view needle, size_t from);
 
+// As Find(), of the last `needle` in all of `text`.
+size_t FindLast(std::string_view text, std::string_view needle);
+
 // Byte length of the line break at `offset` as str.splitlines() sees it; 0 if there is none.
 size_t LineBreakAt(std::string_view text, size_t offset);
 
