@@ -99,15 +99,23 @@ TEST(ChatTemplateTest, DemoTemplateIsTheOneInTheModelFile) {
   EXPECT_EQ(without_last_break(std::string(*source)), without_last_break(CorpusFile("demo.jinja")));
 }
 
+// Every template that writes a tool as a line of JSON: keys in the order of the request, ", " and
+// ": " between them, nothing escaped that JSON does not require.
 TEST(ChatTemplateTest, KeepsToolJsonAsTheModelSawItInTraining) {
   Json context = Conversation({{"user", "x"}});
   const std::string tool = R"({"type": "function", "function": {"name": "w", "description": )"
                            R"("if t > 1 & t < 9 (user's) é", "parameters": {"type": "object", )"
                            R"("properties": {"z": {"type": "string"}, "a": {"type": "number"}}}}})";
   context["tools"] = Json::array({Json::parse(tool)});
-  const auto rendered = Render(CorpusFile("demo.jinja"), context);
-  ASSERT_TRUE(rendered.ok()) << rendered.status();
-  EXPECT_THAT(rendered->Text(), HasSubstr("<tools>\n" + tool + "\n</tools>"));
+  for (const std::string& source :
+       {CorpusFile("demo.jinja"), CorpusFile("tools_as_json.jinja"),
+        CorpusFile("always_thinking.jinja"), CorpusFile("content_macro.jinja"),
+        CorpusFile("reasoning_effort.jinja"), ChatTemplate::BuiltInChatMl().source()}) {
+    const auto rendered = Render(source, context);
+    ASSERT_TRUE(rendered.ok()) << rendered.status();
+    EXPECT_THAT(rendered->Text(), HasSubstr("<tools>\n" + tool + "\n</tools>"));
+    EXPECT_THAT(Marked(source, context), HasSubstr("[" + tool + "]"));  // not the template's text
+  }
 }
 
 TEST(ChatTemplateTest, KnowsWhichVariablesItReads) {

@@ -121,7 +121,7 @@ TEST(TemplateOracleTest, RendersWhatJinja2RendersAndRefusesWhatItRefuses) {
   }
   // The corpus was read, all of it.
   EXPECT_EQ(num_rendered + num_refused,
-            6 * corpus.conversations.size() + corpus.expressions.size());
+            8 * corpus.conversations.size() + corpus.expressions.size());
   EXPECT_GT(num_rendered, 400u);
   EXPECT_GT(num_refused, 80u);
 }
