@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "model/chat_template.h"
+#include "model/json_scanner.h"
 
 namespace switchyard::model {
 namespace {
@@ -16,11 +17,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxMessages = 4096;
-
-// Bounds on the arguments of one call. The JSON library recurses when it copies and scans a map's
-// keys for each new one, so both are checked before it sees the text.
-constexpr int kMaxArgumentDepth = 64;
-constexpr int kMaxArgumentMembers = 1024;
 
 // Checks brackets and members without parsing: what is in strings does not count.
 absl::Status CheckSize(std::string_view json) {
