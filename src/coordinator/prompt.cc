@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "model/answer_format.h"
 
 namespace switchyard::coordinator {
 namespace {
@@ -47,6 +48,7 @@ absl::StatusOr<Prompt> ChatPrompt(const model::Tokenizer& tokenizer,
     PutBosInFront(tokenizer, prompt.token_ids);
     for (int64_t& border : prompt.message_borders) ++border;
   }
+  prompt.opens_reasoning = model::OpensReasoning(chat);
   prompt.text = chat.Text();
   prompt.spans = std::move(chat.spans);
   return prompt;

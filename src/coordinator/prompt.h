@@ -22,6 +22,7 @@ struct Prompt {
   std::vector<int64_t> message_borders;
   std::string text;         // what was encoded
   std::vector<Span> spans;  // of `text`: what the template wrote and what came with the messages
+  bool opens_reasoning = false;  // the answer begins inside the reasoning
 };
 
 // Renders context["messages"] with whatever else `context` holds for the template: tools,

@@ -34,6 +34,14 @@ TEST_F(PromptTest, OpensTheAnswerUnlessToldOtherwise) {
             "user:hi<|im_end|>");
 }
 
+TEST_F(PromptTest, KnowsWhetherTheAnswerBeginsInsideTheReasoning) {
+  const ordered_json context = {{"messages", {{{"role", "user"}, {"content", "<think>"}}}}};
+  const auto thinking = model::ChatTemplate::Parse("{{ messages[0].content }}:<think>\n");
+  EXPECT_TRUE(ChatPrompt(tokenizer_, *thinking, context)->opens_reasoning);
+  EXPECT_FALSE(Render(context)->opens_reasoning);
+  EXPECT_FALSE(RawPrompt(tokenizer_, "<think>").opens_reasoning);
+}
+
 TEST_F(PromptTest, BordersAreWhereMessagesEnd) {
   const auto prompt =
       Render({{"messages",

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "coordinator/prompt.h"
+#include "model/answer_parser.h"
 
 namespace switchyard::app {
 namespace {
@@ -231,12 +232,14 @@ absl::Status RunOnce(const RunOptions& options, const LoadedModel& model,
   return absl::OkStatus();
 }
 
-// What follows the reasoning part of an answer.
-std::pair<std::string, std::string> SplitReasoning(const std::string& text) {
-  static constexpr std::string_view kEnd = "</think>";
-  const size_t end = text.find(kEnd);
-  if (end == std::string::npos) return {"", text};
-  return {text.substr(0, end), text.substr(end + kEnd.size())};
+// The answer as the template takes it in the turns after it.
+nlohmann::ordered_json AssistantMessage(const std::string& text, bool starts_in_reasoning) {
+  model::AnswerParserOptions options;
+  options.starts_in_reasoning = starts_in_reasoning;
+  const model::ParsedAnswer answer = model::ParseAnswer(text, std::move(options));
+  nlohmann::ordered_json message = {{"role", "assistant"}, {"content", answer.content}};
+  if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+  return message;
 }
 
 // A chat on the terminal: one line, one answer, until the end of input.
@@ -263,15 +266,13 @@ absl::Status Chat(const RunOptions& options, const LoadedModel& model,
     }
     messages.push_back({{"role", "user"}, {"content", line}});
     SWITCHYARD_ASSIGN_OR_RETURN(Prompt prompt, RenderChat(options, model, messages));
+    const bool opens_reasoning = prompt.opens_reasoning;
     Answer answer;
     SWITCHYARD_RETURN_IF_ERROR(answer.Run(generator, MakeRequest(options, std::move(prompt)),
                                           /*print=*/options.output == "text"));
     SWITCHYARD_RETURN_IF_ERROR(PrintAnswer(options, answer));
     WriteMessage(SpeedLine(answer.last()) + "\n");
-    auto [reasoning, content] = SplitReasoning(answer.text());
-    nlohmann::ordered_json message = {{"role", "assistant"}, {"content", content}};
-    if (!reasoning.empty()) message["reasoning_content"] = reasoning;
-    messages.push_back(std::move(message));
+    messages.push_back(AssistantMessage(answer.text(), opens_reasoning));
   }
 }
 
