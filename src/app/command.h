@@ -19,6 +19,7 @@ void AddInspectCommand(CLI::App& app, CommandBody& body);
 void AddTokenizeCommand(CLI::App& app, CommandBody& body);
 void AddEvalCommand(CLI::App& app, CommandBody& body);
 void AddBenchCommand(CLI::App& app, CommandBody& body);
+void AddDoctorCommand(CLI::App& app, CommandBody& body);
 void AddSynthCommand(CLI::App& app, CommandBody& body);
 void AddVersionCommand(CLI::App& app, CommandBody& body);
 void AddCompletionCommand(CLI::App& app, CommandBody& body);

@@ -59,6 +59,7 @@ int Main(int argc, char** argv) {
   AddTokenizeCommand(app, body);
   AddEvalCommand(app, body);
   AddBenchCommand(app, body);
+  AddDoctorCommand(app, body);
   AddSynthCommand(app, body);
   AddVersionCommand(app, body);
   AddCompletionCommand(app, body);

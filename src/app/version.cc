@@ -13,4 +13,6 @@ std::string BuildDescription() {
                      sanitizers.empty() ? "" : ", sanitizers " + sanitizers);
 }
 
+bool HasCuda() { return SWITCHYARD_WITH_CUDA; }
+
 }  // namespace switchyard::app

@@ -12,4 +12,7 @@ std::string_view Version();
 // Compiler, build type, sanitizers and whether CUDA is in, on one line.
 std::string BuildDescription();
 
+// Whether the CUDA rooms are in.
+bool HasCuda();
+
 }  // namespace switchyard::app
