@@ -1,0 +1,247 @@
+// Who is in the group of workers: registration, leases, epochs, heartbeats, loss.
+//
+// No gRPC and no threads: messages and a clock go in, messages and events come out, so that a test
+// can play any order of things.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "switchyard/worker/v1/session.pb.h"
+#include "switchyard/worker/v1/step.pb.h"
+
+#include "base/clock.h"
+#include "coordinator/plan_book.h"
+
+namespace switchyard::coordinator {
+
+// Must be the same on both sides of a session.
+inline constexpr uint32_t kWorkerProtocolVersion = 1;
+
+struct ClusterOptions {
+  int world_size = 1;
+  // What every member loads. The digest must be set; an empty path means that every worker brings
+  // its own file.
+  switchyard::worker::v1::Configure configure;
+  int64_t vocab_size = 0;
+  uint64_t lease_seed = 0;  // of the random numbers that name leases
+
+  double heartbeat_seconds = 0.5;  // between signs of life, in both directions
+  int num_missed = 3;              // heartbeats without which a worker is under suspicion
+  double suspect_seconds = 3.5;    // from there to its loss
+  double open_seconds = 10;        // from a process's start to registration, and to its session
+  double load_seconds = 60;        // without progress of a load
+  // A step may take `step_factor` times what the slowest so far took for as many rows, but always
+  // min_step_seconds; before any has been seen, first_step_seconds, since its pages may have to
+  // come from a disk.
+  double min_step_seconds = 3;
+  double step_factor = 20;
+  double first_step_seconds = 600;
+  // A worker that leaves gets no plan that starts a sequence; when it has been without a plan for
+  // this long, nothing runs any more.
+  double drained_seconds = 0.25;
+};
+
+// The coordinator's end of a session. Destroyed after Close().
+class WorkerStream {
+ public:
+  virtual ~WorkerStream() = default;
+  // Queues a message; must not block.
+  virtual void Send(switchyard::worker::v1::WorkerSessionResponse message) = 0;
+  // Ends the session; what is queued may be lost. The last call.
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// What a cluster tells. Calls come from within its methods and must neither block nor call back.
+class ClusterEvents {
+ public:
+  virtual ~ClusterEvents() = default;
+  // All members can take plans of this epoch and hold no state.
+  virtual void OnReady(uint64_t epoch) = 0;
+  // A result of the current epoch that fits its plan.
+  virtual void OnResult(const switchyard::worker::v1::StepResult& result) = 0;
+  // The group that was ready is so no more; what was under way is lost. Or, with `returns` false,
+  // it will never be: then it may come without an OnReady() before it, and it is the last event.
+  virtual void OnLost(const absl::Status& status, bool returns) = 0;
+  // The process was given up without having ended: whoever started it should kill it.
+  virtual void OnStaleProcess(const std::string& worker_id, uint32_t pid) = 0;
+};
+
+enum class GroupState {
+  kForming,        // has never been complete
+  kServing,        // all members can take plans
+  kReconfiguring,  // a member was lost
+  kStopped,        // for good
+};
+
+// One place in the group, as operators see it.
+struct MemberStatus {
+  switchyard::worker::v1::WorkerState state = switchyard::worker::v1::WORKER_STATE_DEAD;
+  std::string worker_id;  // of the last worker in this place; "" = there was none yet
+  uint64_t incarnation = 0;
+  uint32_t pid = 0;
+  double heartbeat_age_seconds = 0;  // since its last sign of life
+  uint64_t resident_bytes = 0;
+  uint64_t loaded_bytes = 0, total_bytes = 0;  // of a load
+  std::string device;                          // in words, once loaded
+  std::string service_address;
+};
+
+struct ClusterStatus {
+  GroupState state = GroupState::kForming;
+  uint64_t epoch = 0;
+  std::vector<MemberStatus> members;  // by rank
+  int64_t num_losses = 0;             // of members that had a session
+  int64_t num_stale_messages = 0;     // of an older epoch or an ended lease; dropped
+  int64_t num_faults = 0;             // messages that were not allowed; each ended a session
+};
+
+// The epoch grows with every membership change. Members enter it by loading (Configure) or by
+// forgetting what they had (BeginEpoch); once all have, the group serves. A member is lost when its
+// session or process ends, when it is silent or stuck for too long, or when it says what it may
+// not; its lease is void from then on, whatever it still sends.
+//
+// Signs of life, progress and faults belong to the lease; results and ShardReady to the epoch.
+// Threads: one at a time.
+class Cluster {
+ public:
+  // The arguments must outlive the object.
+  Cluster(const ClusterOptions& options, const Clock& clock, ClusterEvents& events);
+
+  // Errors: kFailedPrecondition (another protocol version, another model), kAlreadyExists (a live
+  //         worker has this id with another incarnation), kResourceExhausted (the group is
+  //         complete), kInvalidArgument (a field is missing or too long), kUnavailable (stopped).
+  absl::StatusOr<switchyard::worker::v1::RegisterWorkerResponse> Register(
+      const switchyard::worker::v1::RegisterWorkerRequest& request);
+
+  // Errors: kNotFound (no such lease), kAlreadyExists (it has a session). `stream` is dropped then.
+  absl::Status OpenSession(uint64_t lease_id, std::unique_ptr<WorkerStream> stream);
+
+  // A message that came on the session of `lease_id`. Void leases are allowed.
+  void OnMessage(uint64_t lease_id, const switchyard::worker::v1::WorkerSessionRequest& message);
+
+  // The session's stream has ended by itself.
+  void OnSessionClosed(uint64_t lease_id, const absl::Status& status);
+
+  // A process was started that is going to register. One that does not, or not again after its
+  // session has ended, is stale after ClusterOptions::open_seconds.
+  void OnProcessStart(const std::string& worker_id, uint32_t pid);
+
+  // A process has ended, or could not be started (pid 0). `returns`: another one will be started.
+  void OnProcessExit(const std::string& worker_id, uint32_t pid, const absl::Status& status,
+                     bool returns);
+
+  // Looks at the clock; to be called a few times per heartbeat interval.
+  void Tick();
+
+  // Sends a plan to the lead rank. A plan of another epoch, or one for a group that does not serve,
+  // is dropped with OK.
+  // Errors: kInvalidArgument (our own bug).
+  absl::Status Submit(switchyard::worker::v1::StepPlan plan);
+
+  // Ends all sessions; nothing happens any more, and no event comes.
+  void Stop(const absl::Status& status);
+
+  ClusterStatus status() const;
+  uint64_t epoch() const { return epoch_; }
+
+ private:
+  enum class Phase {
+    kVacant,
+    kRegistered,  // waits for its session
+    kLoading,     // has Configure
+    kEntering,    // is loaded; has BeginEpoch
+    kReady,       // in the current epoch
+  };
+  struct Member {
+    Phase phase = Phase::kVacant;
+    bool is_leaving = false;                             // has said so
+    bool is_shut_down = false;                           // and has been told to go
+    switchyard::worker::v1::RegisterWorkerRequest info;  // of the last one, if vacant
+    uint64_t lease_id = 0;
+    std::unique_ptr<WorkerStream> stream;
+    double phase_since = 0;  // or since the last progress of a load
+    double last_heard = 0;
+    double last_sent = 0;  // heartbeat
+    std::optional<double> suspect_since;
+    uint64_t configured_epoch = 0;
+    uint64_t last_command = 0;
+    uint64_t last_heartbeat = 0;
+    switchyard::worker::v1::Heartbeat heartbeat;
+    switchyard::worker::v1::ShardProgress progress;
+    switchyard::worker::v1::ShardReady ready;
+  };
+
+  // A process that was started for the group.
+  struct Process {
+    std::string worker_id;
+    uint32_t pid = 0;
+    double last_seen = 0;  // while it is not in the group
+  };
+
+  // The rank whose results count and that gets the plans.
+  Member& lead() { return members_.front(); }
+  Member* FindLease(uint64_t lease_id);
+  absl::Status CheckRegistration(
+      const switchyard::worker::v1::RegisterWorkerRequest& request) const;
+  Member* FindPlace(const std::string& worker_id);
+  // Notes that the process is alive, if it was started for the group.
+  void SeeProcess(const switchyard::worker::v1::RegisterWorkerRequest& info);
+  void SendCommand(Member& member, switchyard::worker::v1::WorkerSessionResponse command);
+  // Sends the plans that wait, as far as the lead may get them now.
+  absl::Status SendHeldPlans();
+
+  absl::Status CheckEnvelope(const Member& member,
+                             const switchyard::worker::v1::WorkerSessionRequest& message) const;
+  absl::Status HandleMessage(Member& member,
+                             const switchyard::worker::v1::WorkerSessionRequest& message);
+  absl::Status HandleHeartbeat(Member& member, const switchyard::worker::v1::Heartbeat& heartbeat);
+  absl::Status HandleProgress(Member& member,
+                              const switchyard::worker::v1::ShardProgress& progress);
+  absl::Status HandleReady(Member& member, uint64_t epoch,
+                           const switchyard::worker::v1::ShardReady& ready);
+  absl::Status HandleEntered(Member& member);
+  absl::Status HandleResult(Member& member, const switchyard::worker::v1::StepResult& result);
+
+  // Whether a message of `epoch` is to be dropped; counts it then.
+  bool IsStale(uint64_t epoch);
+  // Begins a new epoch: all who are loaded or loading are told.
+  void BeginEpoch();
+  void TryServe();
+  void Lose(Member& member, const absl::Status& status, bool is_stale_process);
+  void LoseGroup(const absl::Status& status, bool returns);
+
+  void CheckMember(Member& member, double now);
+  void CheckProcesses(double now);
+  void CheckSuspicion(Member& member, double now);
+  bool IsStepOverdue(double now) const;
+  double SecondsForNextStep() const;
+  void SkipPause(double now);
+  switchyard::worker::v1::WorkerState StateOf(const Member& member) const;
+
+  ClusterOptions options_;
+  const Clock& clock_;
+  ClusterEvents& events_;
+  std::mt19937_64 random_;
+  std::vector<Member> members_;  // by rank
+  std::vector<Process> processes_;
+  GroupState state_ = GroupState::kForming;
+  uint64_t epoch_ = 1;
+  PlanBook plans_;                                           // with the lead
+  std::deque<switchyard::worker::v1::StepPlan> held_plans_;  // for a lead that must not get them
+  double step_since_ = 0;  // when the running step may have begun, or the last one ended
+  double slowest_step_seconds_ = 0;
+  double slowest_row_seconds_ = 0;
+  std::optional<double> last_tick_;
+  int64_t num_losses_ = 0, num_stale_messages_ = 0, num_faults_ = 0;
+};
+
+}  // namespace switchyard::coordinator
