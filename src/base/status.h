@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 
 namespace switchyard {
@@ -38,10 +39,13 @@ SWITCHYARD_STATUS_HELPER(Unimplemented, kUnimplemented)
 SWITCHYARD_STATUS_HELPER(Internal, kInternal)
 #undef SWITCHYARD_STATUS_HELPER
 
-// Puts "`context`: " before the message of a non-OK status; the code stays.
+// Puts "`context`: " before the message of a non-OK status; code and payloads stay.
 inline absl::Status WithContext(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), fmt::format("{}: {}", context, Message(status)));
+  absl::Status out(status.code(), fmt::format("{}: {}", context, Message(status)));
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& value) { out.SetPayload(type, value); });
+  return out;
 }
 
 }  // namespace switchyard
