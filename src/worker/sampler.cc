@@ -72,7 +72,8 @@ Sampler::Sampler(int64_t vocab_size, absl::Span<const int32_t> never_sampled)
   entries_.reserve(static_cast<size_t>(vocab_size));
 }
 
-void Sampler::ApplyBiasAndPenalties(const SamplingRule& rule, const TokenCounts* counts) {
+void Sampler::ApplyBiasAndPenalties(const SamplingRule& rule, const TokenCounts* counts,
+                                    absl::Span<const int32_t> forbidden) {
   // Finite values may overflow, to infinities that are as good as the largest and the lowest float:
   // what a request asks for never masks a token, else it could mask all.
   const auto limit = [](float logit) {
@@ -84,6 +85,9 @@ void Sampler::ApplyBiasAndPenalties(const SamplingRule& rule, const TokenCounts*
     if (logit != -kInfinity) logit = limit(logit + bias);
   }
   for (const int32_t token_id : never_sampled_) {
+    adjusted_[static_cast<size_t>(token_id)] = -kInfinity;
+  }
+  for (const int32_t token_id : forbidden) {
     adjusted_[static_cast<size_t>(token_id)] = -kInfinity;
   }
   if (!rule.needs_counts()) return;
@@ -164,14 +168,15 @@ int32_t Sampler::Draw(double uniform) const {
 }
 
 absl::StatusOr<int32_t> Sampler::Sample(absl::Span<const float> logits, const SamplingRule& rule,
-                                        const TokenCounts* counts, int64_t position) {
+                                        const TokenCounts* counts, int64_t position,
+                                        absl::Span<const int32_t> forbidden) {
   SWITCHYARD_CHECK(static_cast<int64_t>(logits.size()) == vocab_size_);
   // One comparison finds NaN and +infinity.
   bool valid = true;
   for (const float logit : logits) valid &= logit < kInfinity;
   if (!valid) return Internal("a logit is not finite: position {}", position);
   std::copy(logits.begin(), logits.end(), adjusted_.begin());
-  ApplyBiasAndPenalties(rule, counts);
+  ApplyBiasAndPenalties(rule, counts, forbidden);
   const int32_t best = BestToken();
   if (best < 0) return Internal("no token can be sampled: position {}", position);
   if (rule.greedy) return best;

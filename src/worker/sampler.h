@@ -54,14 +54,16 @@ class Sampler {
   // Number of ids that can be sampled.
   int64_t num_choices() const { return vocab_size_ - static_cast<int64_t>(never_sampled_.size()); }
 
-  // Returns the id of the token that will stand at `position`. Order of the rules: bias, mask,
-  // penalties, temperature, top_k, top_p, min_p, draw; equal logits rank by ascending id.
+  // Returns the id of the token that will stand at `position`; not one of `forbidden`. Order of the
+  // rules: bias, mask, penalties, temperature, top_k, top_p, min_p, draw; equal logits rank by
+  // ascending id.
   //
   // Shapes:   logits [vocab_size].
   // REQUIRES: `counts` is not null if rule.needs_counts().
   // Errors:   kInternal if a logit is NaN or +infinity, or no token is left.
   absl::StatusOr<int32_t> Sample(absl::Span<const float> logits, const SamplingRule& rule,
-                                 const TokenCounts* counts, int64_t position);
+                                 const TokenCounts* counts, int64_t position,
+                                 absl::Span<const int32_t> forbidden = {});
 
   // Writes the log-probability of `token_id`, and into `top` (its size says how many) those of the
   // most likely tokens that can be sampled, most likely first.
@@ -79,7 +81,8 @@ class Sampler {
     return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
   }
 
-  void ApplyBiasAndPenalties(const SamplingRule& rule, const TokenCounts* counts);
+  void ApplyBiasAndPenalties(const SamplingRule& rule, const TokenCounts* counts,
+                             absl::Span<const int32_t> forbidden);
   // Index of the largest adjusted logit, the lower one on a tie; -1 if all are masked.
   int32_t BestToken() const;
   // Makes entries_ the tokens that are not masked, by ascending id.

@@ -32,6 +32,7 @@ struct Slot {
   std::vector<int32_t> stop_token_ids;
   int64_t num_prompt_tokens = 0;
   int64_t max_new_tokens = 0;
+  int64_t min_new_tokens = 0;  // no stop token before so many were sampled
   int64_t num_sampled = 0;
   bool return_logits = false;
   std::optional<int> num_logprobs;

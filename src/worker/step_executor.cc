@@ -156,6 +156,7 @@ void StepExecutor::StartSlot(const v1::SlotStart& start, bool is_restored) {
   slot.stop_token_ids.assign(start.stop_token_ids().begin(), start.stop_token_ids().end());
   slot.num_prompt_tokens = start.num_prompt_tokens();
   slot.max_new_tokens = start.max_new_tokens();
+  slot.min_new_tokens = start.min_new_tokens();
   slot.num_sampled = 0;
   slot.return_logits = start.return_logits();
   slot.num_logprobs.reset();
@@ -329,13 +330,20 @@ void StepExecutor::ReportLogprobs(const Slot& slot, int32_t token_id,
   for (const Candidate& candidate : candidates_) fill(candidate, *result.add_top_logprobs());
 }
 
-absl::Status StepExecutor::SampleFor(Work& work, absl::Span<const float> logits) {
-  const double start = Now();
+void StepExecutor::SampleFor(Work& work, absl::Span<const float> logits) {
   Slot& slot = slots_[static_cast<size_t>(work.slot)];
-  SWITCHYARD_ASSIGN_OR_RETURN(
-      const int32_t token_id,
+  absl::Span<const int32_t> forbidden;
+  if (slot.num_sampled < slot.min_new_tokens) forbidden = slot.stop_token_ids;
+  const absl::StatusOr<int32_t> sampled =
       sampler_->Sample(logits, slot.rule, slot.rule.needs_counts() ? &slot.counts : nullptr,
-                       slot.position()));
+                       slot.position(), forbidden);
+  if (!sampled.ok()) {
+    slot.stopped = true;
+    work.result->set_stop(v1::SLOT_STOP_FAILED);
+    work.result->set_error(std::string(Message(sampled.status())));
+    return;
+  }
+  const int32_t token_id = *sampled;
   work.result->add_token_ids(static_cast<uint32_t>(token_id));
   if (slot.num_logprobs.has_value()) ReportLogprobs(slot, token_id, logits, *work.result);
   slot.next_token = token_id;
@@ -351,12 +359,9 @@ absl::Status StepExecutor::SampleFor(Work& work, absl::Span<const float> logits)
   }
   work.result->set_stop(stop);
   slot.stopped = stop != v1::SLOT_STOP_UNSPECIFIED;
-  ledger_[v1::STAGE_SAMPLE].seconds += Now() - start;
-  return absl::OkStatus();
 }
 
-absl::Status StepExecutor::FinishOutput(Work& work, int64_t output,
-                                        absl::Span<const float> logits) {
+void StepExecutor::FinishOutput(Work& work, int64_t output, absl::Span<const float> logits) {
   const Slot& slot = slots_[static_cast<size_t>(work.slot)];
   const bool is_last = output == work.first_output + work.num_outputs - 1;
   const bool wants_logits = (work.chunk != nullptr && work.chunk->return_all_logits()) ||
@@ -365,10 +370,10 @@ absl::Status StepExecutor::FinishOutput(Work& work, int64_t output,
     work.result->mutable_logits()->append(reinterpret_cast<const char*>(logits.data()),
                                           logits.size() * sizeof(float));
   }
-  return work.sample && is_last ? SampleFor(work, logits) : absl::OkStatus();
+  if (work.sample && is_last) SampleFor(work, logits);
 }
 
-absl::Status StepExecutor::FinishOutputs() {
+void StepExecutor::FinishOutputs() {
   const auto vocab_size = static_cast<size_t>(spec_.vocab_size);
   auto work = work_.begin();
   for (int64_t first = 0; first < batch_.num_outputs(); first += kLogitRows) {
@@ -377,14 +382,15 @@ absl::Status StepExecutor::FinishOutputs() {
     backend_->Download(ledger_[v1::STAGE_HEAD], logits.data,
                        count * static_cast<int64_t>(vocab_size * sizeof(float)),
                        host_logits_.get());
+    const double start = Now();
     for (int64_t i = 0; i < count; ++i) {
       while (first + i >= work->first_output + work->num_outputs) ++work;
       const absl::Span<const float> row(&host_logits_[static_cast<size_t>(i) * vocab_size],
                                         vocab_size);
-      SWITCHYARD_RETURN_IF_ERROR(FinishOutput(*work, first + i, row));
+      FinishOutput(*work, first + i, row);
     }
+    ledger_[v1::STAGE_SAMPLE].seconds += Now() - start;
   }
-  return absl::OkStatus();
 }
 
 absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
@@ -410,7 +416,7 @@ absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
   if (!work_.empty()) {
     forward_->Run(batch_, *kv_cache_, *state_, ledger_);
     AdvanceSlots();
-    SWITCHYARD_RETURN_IF_ERROR(FinishOutputs());
+    FinishOutputs();
     for (const Work& work : work_) {
       if (work.chunk == nullptr || !work.chunk->has_save_checkpoint()) continue;
       const Slot& slot = slots_[static_cast<size_t>(work.slot)];

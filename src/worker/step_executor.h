@@ -64,8 +64,8 @@ class StepExecutor {
   // `result` is overwritten, all but last_of_plan; it keeps its memory.
   //
   // In steady decode nothing is allocated.
-  // Errors: kFailedPrecondition (a chunk does not continue its sequence), kInternal (logits that
-  //         are not finite), the device's. The state is undefined then.
+  // Errors: kFailedPrecondition (a chunk does not continue its sequence), the device's. The state
+  //         is undefined then.
   absl::Status RunStep(const v1::StepPlan& plan, uint32_t step, v1::StepResult& result);
 
   // True if the plan has a step after `step` in which a slot goes on.
@@ -98,9 +98,10 @@ class StepExecutor {
   void AddRows(Work work, int64_t row_begin, int64_t first_position, int64_t num_provisional);
   // Takes the rows of all slots as computed.
   void AdvanceSlots();
-  absl::Status FinishOutputs();
-  absl::Status FinishOutput(Work& work, int64_t output, absl::Span<const float> logits);
-  absl::Status SampleFor(Work& work, absl::Span<const float> logits);
+  void FinishOutputs();
+  void FinishOutput(Work& work, int64_t output, absl::Span<const float> logits);
+  // Samples for the slot; one for which that fails stops, and nobody else notices.
+  void SampleFor(Work& work, absl::Span<const float> logits);
   void ReportLogprobs(const Slot& slot, int32_t token_id, absl::Span<const float> logits,
                       v1::SlotResult& result);
 

@@ -78,11 +78,7 @@ void Worker::Impl::RunPlan(const v1::StepPlan& plan) {
       go_on = go_on && plans.empty() && !stopping && !is_resetting;
     }
     result.set_last_of_plan(!go_on);
-    if (step == 0) {
-      v1::StageCost& idle = *result.add_costs();  // before the step: not part of its wall time
-      idle.set_stage(v1::STAGE_IDLE);
-      idle.set_seconds(idle_seconds);
-    }
+    if (step == 0) result.set_idle_seconds(idle_seconds);
     callback(result);
     if (!go_on) return;
   }
