@@ -26,6 +26,7 @@ namespace {
 
 // Coordinator and worker see each other's pages only as numbers; both must mean the same tokens.
 static_assert(coordinator::kPageTokens == kernels::kPageTokens);
+static_assert(coordinator::kReplayRows == kernels::kMaxProvisionalRows + 1);
 
 kernels::KvType KvTypeOf(const std::string& name) {
   if (name == "f32") return kernels::KvType::kF32;
@@ -147,19 +148,12 @@ absl::StatusOr<std::unique_ptr<coordinator::Engine>> StartEngine(const LoadedMod
   SWITCHYARD_ASSIGN_OR_RETURN(const worker::WorkerOptions worker_options,
                               MakeWorkerOptions(model, options));
   SWITCHYARD_ASSIGN_OR_RETURN(auto worker, LoadWorker(model, options, worker_options));
-  const coordinator::WorkerCapacity capacity = {
-      .num_slots = worker_options.num_slots,
-      .num_pages = worker_options.num_pages,
-      .num_checkpoints = worker_options.num_checkpoints,
-      .max_context = worker_options.max_context,
-      .max_step_rows = worker_options.max_step_rows,
-      .epoch = worker_options.epoch,
-  };
   coordinator::EngineOptions engine_options;
   engine_options.scheduler.max_step_rows = worker_options.max_step_rows;
   engine_options.scheduler.mixed_prefill_rows = options.chunk_tokens;
   return std::make_unique<coordinator::Engine>(
-      std::make_unique<LocalWorker>(std::move(worker), capacity), model.tokenizer, engine_options);
+      std::make_unique<LocalWorker>(std::move(worker), worker_options), model.tokenizer,
+      engine_options);
 }
 
 }  // namespace switchyard::app

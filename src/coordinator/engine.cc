@@ -1,8 +1,10 @@
 #include "coordinator/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -10,12 +12,12 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "base/status_macros.h"
-#include "coordinator/page_pool.h"
-#include "coordinator/prefix_index.h"
 #include "coordinator/request_check.h"
 #include "coordinator/sequence.h"
+#include "coordinator/state_books.h"
 
 namespace switchyard::coordinator {
 
@@ -27,11 +29,9 @@ namespace {
 // follow each other without a pause.
 constexpr int kMaxOutstandingPlans = 2;
 
-int64_t PagesFor(int64_t num_tokens) { return (num_tokens + kPageTokens - 1) / kPageTokens; }
-
-bool NeedsPromptCounts(const v1::SamplingParams& sampling) {
-  return sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1.0f;
-}
+// The engine's thread looks at the clock at least so often while a time limit runs; bounds what is
+// handed to the system's wait.
+constexpr double kMaxWaitSeconds = 3600;
 
 FinishReason ReasonFor(v1::SlotStop stop, bool limit_is_context) {
   switch (stop) {
@@ -39,6 +39,8 @@ FinishReason ReasonFor(v1::SlotStop stop, bool limit_is_context) {
       return FinishReason::kStopToken;
     case v1::SLOT_STOP_LENGTH:
       return limit_is_context ? FinishReason::kContextFull : FinishReason::kMaxTokens;
+    case v1::SLOT_STOP_FAILED:
+      return FinishReason::kFailed;
     default:
       return FinishReason::kContextFull;
   }
@@ -46,7 +48,7 @@ FinishReason ReasonFor(v1::SlotStop stop, bool limit_is_context) {
 
 }  // namespace
 
-class Engine::Impl {
+class Engine::Impl : private WorkerEvents {
  public:
   Impl(std::unique_ptr<WorkerHandle> worker, const model::Tokenizer& tokenizer,
        const EngineOptions& options)
@@ -56,18 +58,16 @@ class Engine::Impl {
         options_(options),
         limits_{capacity_.max_context, tokenizer.vocab_size(),
                 static_cast<int64_t>(capacity_.num_pages) * kPageTokens},
-        pages_(capacity_.num_pages),
-        prefixes_(capacity_.num_checkpoints, pages_),
-        slots_(capacity_.num_slots, nullptr) {
+        books_(capacity_, limits_, tokenizer) {
     options_.scheduler.max_step_rows =
         std::min(options_.scheduler.max_step_rows, capacity_.max_step_rows);
     seeds_.seed(std::random_device{}());
     PublishStats();
-    worker_->Start([this](const v1::StepResult& result) { Post(ResultMessage{result, Now()}); });
     thread_ = std::thread([this] { Run(); });
+    worker_->Start(*this);
   }
 
-  ~Impl() {
+  ~Impl() override {
     Post(StopMessage{});
     thread_.join();
     worker_->Stop();
@@ -78,7 +78,9 @@ class Engine::Impl {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
     if (num_queued_ >= options_.max_waiting) {
-      return ResourceExhausted("too many generations are waiting: {}", options_.max_waiting);
+      return WithReason(
+          ResourceExhausted("too many generations are waiting: {}", options_.max_waiting),
+          kQueueFull);
     }
     // Every generation without a seed gets one of its own, so that no two give the same text.
     if (!request.sampling.has_seed()) request.sampling.set_seed(seeds_());
@@ -91,9 +93,21 @@ class Engine::Impl {
 
   void Cancel(uint64_t id) { Post(CancelMessage{id}); }
 
+  EngineState state() const {
+    std::lock_guard lock(mutex_);
+    return stats_.state;
+  }
+
   EngineStats stats() const {
     std::lock_guard lock(mutex_);
     return stats_;
+  }
+
+  absl::Status CheckInvariants() {
+    std::promise<absl::Status> answer;
+    std::future<absl::Status> status = answer.get_future();
+    Post(CheckMessage{&answer});
+    return status.get();
   }
 
  private:
@@ -107,11 +121,22 @@ class Engine::Impl {
     uint64_t id;
   };
   struct StopMessage {};
+  struct ReadyMessage {
+    uint64_t epoch;
+  };
   struct ResultMessage {
     v1::StepResult result;
     double now_seconds;  // when the step ended, not when this thread gets to it
   };
-  using InboxMessage = std::variant<StartMessage, CancelMessage, ResultMessage, StopMessage>;
+  struct LostMessage {
+    absl::Status status;
+    bool returns;
+  };
+  struct CheckMessage {
+    std::promise<absl::Status>* answer;
+  };
+  using InboxMessage = std::variant<StartMessage, CancelMessage, ReadyMessage, ResultMessage,
+                                    LostMessage, CheckMessage, StopMessage>;
   using SequencePtr = std::unique_ptr<Sequence>;
 
   template <typename T>
@@ -121,25 +146,44 @@ class Engine::Impl {
     wake_.notify_one();
   }
 
+  // ---- from the worker -------------------------------------------------------------------------
+
+  void OnReady(uint64_t epoch) override { Post(ReadyMessage{epoch}); }
+  void OnResult(const v1::StepResult& result) override { Post(ResultMessage{result, Now()}); }
+  void OnLost(const absl::Status& status, bool returns) override {
+    Post(LostMessage{status, returns});
+  }
+
   // ---- the engine's thread -------------------------------------------------------------------
 
   void Run() {
     std::deque<InboxMessage> messages;
     while (!stopping_) {
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return !inbox_.empty(); });
-        messages.swap(inbox_);
-      }
+      WaitForMessages(messages);
       for (InboxMessage& message : messages) {
         std::visit([this](auto& m) { Handle(m); }, message);
       }
       messages.clear();
-      if (!stopping_ && IsHealthy()) PlanNext();
+      EndOverdue();
+      if (!stopping_ && counters_.state == EngineState::kServing) PlanNext();
       PublishStats();
     }
-    FinishAll(FinishReason::kCancelled, "the engine is stopping");
+    FinishAll(FinishReason::kCancelled, absl::OkStatus());
     RefuseLateStarts(Unavailable("the engine is stopping"));
+  }
+
+  // Takes what has come, or nothing when the next time limit is over.
+  void WaitForMessages(std::deque<InboxMessage>& messages) {
+    const std::optional<double> deadline = NextDeadline();
+    std::unique_lock lock(mutex_);
+    const auto has_message = [&] { return !inbox_.empty(); };
+    if (deadline) {
+      const double seconds = std::clamp(*deadline - Now(), 0.0, kMaxWaitSeconds);
+      wake_.wait_for(lock, std::chrono::duration<double>(seconds), has_message);
+    } else {
+      wake_.wait(lock, has_message);
+    }
+    messages.swap(inbox_);
   }
 
   void Handle(StartMessage& message) {
@@ -147,27 +191,45 @@ class Engine::Impl {
         std::make_unique<Sequence>(message.id, std::move(message.request),
                                    std::move(message.callback), tokenizer_, message.now_seconds);
     waiting_.push_back(std::move(sequence));
-    if (IsHealthy()) return;
-    TakeWaiting(std::prev(waiting_.end()))
-        ->DeliverFinished(FinishReason::kFailed, Message(failure_), Now());
+    const absl::Status failure = FailureNow();
+    if (!failure.ok()) FinishWaiting(std::prev(waiting_.end()), FinishReason::kFailed, failure);
   }
 
   void Handle(CancelMessage& message) {
     for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
       if ((*it)->id() != message.id) continue;
-      const SequencePtr sequence = TakeWaiting(it);
-      PublishStats();
-      sequence->DeliverFinished(FinishReason::kCancelled, "", Now());
+      FinishWaiting(it, FinishReason::kCancelled, absl::OkStatus());
       return;
     }
     for (const SequencePtr& sequence : running_) {
       if (sequence->id() != message.id) continue;
-      Finish(*sequence, FinishReason::kCancelled, "");
+      Finish(*sequence, FinishReason::kCancelled, absl::OkStatus());
       return;
     }
   }
 
+  void Handle(ReadyMessage& message) {
+    if (counters_.state == EngineState::kFailed) return;
+    if (counters_.state == EngineState::kServing) LoseWorker(LossStatus(absl::OkStatus()));
+    epoch_ = message.epoch;
+    SetState(EngineState::kServing);
+  }
+
+  void Handle(LostMessage& message) {
+    if (counters_.state == EngineState::kFailed) return;
+    ++counters_.num_losses;
+    const absl::Status status = LossStatus(message.status);
+    if (!message.returns) {
+      Fail(status);
+      return;
+    }
+    // A worker that dies while it loads is still loading.
+    if (counters_.state == EngineState::kServing) SetState(EngineState::kRecovering);
+    LoseWorker(status);
+  }
+
   void Handle(ResultMessage& message) {
+    if (counters_.state != EngineState::kServing) return;  // after a failure of our own making
     const v1::StepResult& result = message.result;
     ++counters_.num_steps;
     if (result.plan() == last_plan_) newest_steps_left_ = newest_run_ahead_ - 1 - result.step();
@@ -175,57 +237,73 @@ class Engine::Impl {
       --outstanding_plans_;
       if (result.plan() == last_plan_) newest_steps_left_ = 0;
     }
-    if (!result.error().empty()) {
-      Fail(Unavailable("the worker failed: {}", result.error()));
-      return;
-    }
+    StepCosts costs;
+    costs.Add(result);
+    counters_.costs += costs;
     for (const v1::SlotResult& slot_result : result.slots()) {
-      if (slot_result.slot() >= slots_.size()) {
-        Fail(Unavailable("the worker failed: it reports an unknown slot: {}", slot_result.slot()));
+      if (slot_result.slot() >= static_cast<uint32_t>(books_.num_slots())) {
+        Fail(LossStatus(Unavailable("it reports an unknown slot: {}", slot_result.slot())));
         return;
       }
-      Sequence* sequence = slots_[slot_result.slot()];
+      Sequence* sequence = books_.at(slot_result.slot());
       // Steps that were under way when a sequence ended still report it.
       if (sequence == nullptr || sequence->incarnation != slot_result.incarnation()) continue;
-      counters_.completion_tokens += slot_result.token_ids_size();
-      if (slot_result.token_ids().empty() && slot_result.num_rows() > 0) {
-        sequence->DeliverProgress(slot_result.position(), message.now_seconds);
-      }
-      if (sequence->DeliverTokens(slot_result, message.now_seconds)) {
-        Finish(*sequence, FinishReason::kStopSequence, "");
-      } else if (slot_result.stop() != v1::SLOT_STOP_UNSPECIFIED) {
-        Finish(*sequence, ReasonFor(slot_result.stop(), sequence->limit_is_context), "");
-      }
+      sequence->AddCosts(costs);
+      Deliver(*sequence, slot_result, message.now_seconds);
     }
   }
 
+  void Handle(CheckMessage& message) { message.answer->set_value(CheckBooks()); }
+
   void Handle(StopMessage&) { stopping_ = true; }
+
+  // Hands a slot's part of a step to its generation, and ends it where that is due.
+  void Deliver(Sequence& sequence, const v1::SlotResult& result, double now_seconds) {
+    counters_.completion_tokens += result.token_ids_size();
+    if (result.stop() == v1::SLOT_STOP_FAILED) {
+      Finish(sequence, FinishReason::kFailed,
+             Internal("the model gave no token: {}", result.error()));
+      return;
+    }
+    if (result.token_ids().empty() && result.num_rows() > 0) {
+      sequence.DeliverProgress(result.position(), now_seconds);
+    }
+    if (sequence.DeliverTokens(result, now_seconds)) {
+      Finish(sequence, FinishReason::kStopSequence, absl::OkStatus());
+    } else if (result.stop() != v1::SLOT_STOP_UNSPECIFIED) {
+      Finish(sequence, ReasonFor(result.stop(), sequence.limit_is_context), absl::OkStatus());
+    }
+  }
 
   // ---- ends ------------------------------------------------------------------------------------
 
+  void DeliverEnd(Sequence& sequence, FinishReason reason, const absl::Status& error) {
+    GenerationEvent event = sequence.LastEvent(reason, error, Now());
+    ++counters_.num_finished[static_cast<size_t>(event.reason)];
+    PublishStats();  // what the callback asks for must already be true
+    sequence.Deliver(std::move(event));
+  }
+
   // Takes a running sequence out, gives back what it holds and delivers its last event.
-  void Finish(Sequence& sequence, FinishReason reason, std::string_view error) {
+  void Finish(Sequence& sequence, FinishReason reason, const absl::Status& error) {
     const auto it = std::find_if(running_.begin(), running_.end(),
                                  [&](const SequencePtr& s) { return s.get() == &sequence; });
     SWITCHYARD_CHECK(it != running_.end());
     const SequencePtr owned = std::move(*it);
     running_.erase(it);
-    slots_[owned->slot] = nullptr;
-    // Until the worker has seen this, steps under way may still write to the sequence's pages. The
-    // plan that could give them to somebody else carries it first.
-    slots_to_free_.push_back(owned->slot);
-    pages_.Release(owned->pages);
-    PublishStats();
-    owned->DeliverFinished(reason, error, Now());
+    books_.Release(*owned);
+    DeliverEnd(*owned, reason, error);
   }
 
-  void FinishAll(FinishReason reason, std::string_view error) {
+  void FinishWaiting(std::deque<SequencePtr>::iterator it, FinishReason reason,
+                     const absl::Status& error) {
+    const SequencePtr sequence = TakeWaiting(it);
+    DeliverEnd(*sequence, reason, error);
+  }
+
+  void FinishAll(FinishReason reason, const absl::Status& error) {
     while (!running_.empty()) Finish(*running_.front(), reason, error);
-    while (!waiting_.empty()) {
-      const SequencePtr sequence = TakeWaiting(waiting_.begin());
-      PublishStats();
-      sequence->DeliverFinished(reason, error, Now());
-    }
+    while (!waiting_.empty()) FinishWaiting(waiting_.begin(), reason, error);
   }
 
   // Ends generations whose start arrived with or after the stop; from here on Start() fails.
@@ -238,33 +316,112 @@ class Engine::Impl {
     }
     for (InboxMessage& message : messages) {
       if (auto* start = std::get_if<StartMessage>(&message)) Handle(*start);
+      if (auto* check = std::get_if<CheckMessage>(&message)) Handle(*check);
     }
   }
 
+  // ---- time limits -----------------------------------------------------------------------------
+
+  std::optional<double> NextDeadline() const {
+    std::optional<double> next;
+    const auto add = [&](const SequencePtr& sequence) {
+      const std::optional<double> deadline = sequence->deadline_seconds();
+      if (deadline && (!next || *deadline < *next)) next = deadline;
+    };
+    std::for_each(waiting_.begin(), waiting_.end(), add);
+    std::for_each(running_.begin(), running_.end(), add);
+    return next;
+  }
+
+  void EndOverdue() {
+    const double now = Now();
+    const auto is_overdue = [&](const SequencePtr& sequence) {
+      const std::optional<double> deadline = sequence->deadline_seconds();
+      return deadline && *deadline <= now;
+    };
+    while (true) {
+      const auto it = std::find_if(running_.begin(), running_.end(), is_overdue);
+      if (it == running_.end()) break;
+      Finish(**it, FinishReason::kTimeLimit, absl::OkStatus());
+    }
+    while (true) {
+      const auto it = std::find_if(waiting_.begin(), waiting_.end(), is_overdue);
+      if (it == waiting_.end()) break;
+      FinishWaiting(it, FinishReason::kTimeLimit, absl::OkStatus());
+    }
+  }
+
+  // ---- losses ----------------------------------------------------------------------------------
+
+  absl::Status LossStatus(const absl::Status& cause) const {
+    return WithRetryAfter(
+        WithReason(Unavailable("the worker was lost: {}", Message(cause)), kWorkerLost),
+        options_.retry_after_seconds);
+  }
+
+  // Nothing is left of what the worker held. Running sequences wait again, in their order and
+  // before all others, or end.
+  void LoseWorker(const absl::Status& status) {
+    std::vector<SequencePtr> lost = std::exchange(running_, {});
+    ForgetPlans();
+    std::vector<SequencePtr> given_up;
+    for (auto it = lost.rbegin(); it != lost.rend(); ++it) {
+      (*it)->Lose();
+      const bool replays = options_.on_worker_loss == OnWorkerLoss::kReplay &&
+                           (*it)->num_losses() <= options_.max_replays;
+      if (!replays) {
+        given_up.push_back(std::move(*it));
+        continue;
+      }
+      waiting_.push_front(std::move(*it));
+      std::lock_guard lock(mutex_);
+      ++num_queued_;
+    }
+    for (auto it = given_up.rbegin(); it != given_up.rend(); ++it) {
+      DeliverEnd(**it, FinishReason::kFailed, status);
+    }
+  }
+
+  void ForgetPlans() {
+    books_.Clear();
+    outstanding_plans_ = 0;
+    newest_steps_left_ = 0;
+  }
+
+  // The worker is lost for good.
   void Fail(const absl::Status& status) {
     {
       std::lock_guard lock(mutex_);
       failure_ = status;
     }
-    FinishAll(FinishReason::kFailed, Message(status));
+    SetState(EngineState::kFailed);
+    FinishAll(FinishReason::kFailed, status);
+    ForgetPlans();
   }
 
-  // ---- admission ------------------------------------------------------------------------------
+  void SetState(EngineState state) {
+    if (counters_.state == state) return;
+    counters_.state = state;
+    PublishStats();
+    if (options_.on_state_change) options_.on_state_change(state);
+  }
 
-  // Moves waiting generations to free slots, first come first served. All pages that a generation
-  // can ever need are taken here, so that no step lacks memory later.
+  // ---- plans ----------------------------------------------------------------------------------
+
+  // Moves waiting generations to free slots, first come first served.
   void AdmitWaiting(v1::StepPlan& plan) {
-    while (!waiting_.empty()) {
-      const auto slot = std::find(slots_.begin(), slots_.end(), nullptr);
-      if (slot == slots_.end() || !TakePages(*waiting_.front())) return;
+    while (!waiting_.empty() && books_.Admit(*waiting_.front(), plan)) {
       Sequence& sequence = *waiting_.front();
-      sequence.slot = static_cast<uint32_t>(slot - slots_.begin());
-      sequence.incarnation = ++last_incarnation_;
-      sequence.state = SequenceState::kPrefill;
-      *slot = &sequence;
-      AddStart(sequence, plan);
       running_.push_back(TakeWaiting(waiting_.begin()));
-      sequence.DeliverStarted(sequence.planned, Now());
+      if (sequence.num_losses() > 0) {
+        ++counters_.num_replays;
+      } else {
+        counters_.cached_tokens += sequence.planned;
+        if (sequence.request().reuse_prefix) {
+          counters_.prefix_query_tokens += sequence.num_prompt_tokens();
+        }
+      }
+      sequence.Admit(sequence.planned, Now());
     }
   }
 
@@ -277,88 +434,6 @@ class Engine::Impl {
     return sequence;
   }
 
-  // Pages that no running sequence holds: free ones, and those of kept prefixes only.
-  int64_t NumObtainablePages() const {
-    std::vector<bool> is_held(static_cast<size_t>(pages_.num_pages()));
-    int64_t num_held = 0;
-    for (const SequencePtr& sequence : running_) {
-      for (uint32_t page : sequence->pages) {
-        if (!is_held[page]) ++num_held;
-        is_held[page] = true;
-      }
-    }
-    return pages_.num_pages() - num_held;
-  }
-
-  // Finds reusable state and takes the pages of the rest. False: not now, nothing is held.
-  bool TakePages(Sequence& sequence) {
-    const GenerationRequest& request = sequence.request();
-    const int64_t num_prompt = sequence.num_prompt_tokens();
-    const int64_t room =
-        std::min(limits_.max_context, limits_.max_sequence_tokens + 1) - num_prompt;
-    sequence.limit_is_context = !request.max_tokens.has_value();
-    sequence.max_new_tokens = static_cast<int>(request.max_tokens.value_or(room));
-
-    std::optional<PrefixIndex::Hit> hit;
-    if (request.reuse_prefix) hit = prefixes_.Find(request.cache_salt, request.prompt);
-    if (hit) sequence.pages = hit->pages;
-    // The last sampled token is delivered but never computed.
-    const int64_t wanted = PagesFor(num_prompt + sequence.max_new_tokens - 1) -
-                           static_cast<int64_t>(sequence.pages.size());
-    // Prefixes are given up only where that is enough. (Pages of the hit itself count as obtainable
-    // although they are not: then the attempt below fails and costs some prefixes.)
-    if (wanted <= NumObtainablePages()) {
-      while (pages_.num_free() < wanted && prefixes_.EvictOne()) {
-      }
-    }
-    const auto fresh = pages_.Allocate(static_cast<int>(wanted));
-    if (!fresh) {
-      pages_.Release(sequence.pages);
-      sequence.pages.clear();
-      return false;
-    }
-    sequence.pages.insert(sequence.pages.end(), fresh->begin(), fresh->end());
-    sequence.planned = hit ? hit->position : 0;
-    restore_checkpoint_ = hit ? std::optional(hit->checkpoint) : std::nullopt;
-    if (request.reuse_prefix) {
-      sequence.checkpoint_positions =
-          CheckpointPositions(num_prompt, sequence.planned, request.message_borders);
-    }
-    return true;
-  }
-
-  void AddStart(Sequence& sequence, v1::StepPlan& plan) {
-    const GenerationRequest& request = sequence.request();
-    v1::SlotStart& start = *plan.add_starts();
-    start.set_slot(sequence.slot);
-    start.set_incarnation(sequence.incarnation);
-    *start.mutable_sampling() = request.sampling;
-    if (!request.ignore_eos) {
-      for (int32_t id : tokenizer_.end_of_generation_ids()) start.add_stop_token_ids(id);
-    }
-    for (int32_t id : request.stop_token_ids) start.add_stop_token_ids(id);
-    start.set_max_new_tokens(sequence.max_new_tokens);
-    start.set_num_prompt_tokens(static_cast<uint32_t>(sequence.num_prompt_tokens()));
-    start.set_return_logits(request.return_logits);
-    if (request.num_logprobs) start.set_num_logprobs(*request.num_logprobs);
-    if (restore_checkpoint_) {
-      auto& restore = *plan.add_operations()->mutable_restore();
-      restore.set_slot(sequence.slot);
-      restore.set_checkpoint(*restore_checkpoint_);
-      restore.set_position(static_cast<uint32_t>(sequence.planned));
-      if (NeedsPromptCounts(request.sampling)) {
-        start.mutable_reused_token_ids()->Add(request.prompt.begin(),
-                                              request.prompt.begin() + sequence.planned);
-      }
-    }
-    v1::PageTableUpdate& table = *plan.add_page_tables();
-    table.set_slot(sequence.slot);
-    table.mutable_pages()->Add(sequence.pages.begin(), sequence.pages.end());
-    counters_.cached_tokens += sequence.planned;
-  }
-
-  // ---- plans ----------------------------------------------------------------------------------
-
   bool IsWorthAPlan(const v1::StepPlan& plan) const {
     if (plan.starts_size() + plan.operations_size() + plan.prefill_size() > 0) return true;
     return plan.decode_size() > 0 && newest_steps_left_ <= options_.run_ahead / 2;
@@ -368,29 +443,21 @@ class Engine::Impl {
     while (outstanding_plans_ < kMaxOutstandingPlans) {
       v1::StepPlan plan;
       AdmitWaiting(plan);
-      AddFrees(plan);
+      books_.AddFrees(plan);
       AddPrefill(plan);
       AddDecode(plan);
       if (!IsWorthAPlan(plan)) return;
       plan.set_plan(++last_plan_);
-      plan.set_epoch(capacity_.epoch);
+      plan.set_epoch(epoch_);
       newest_run_ahead_ = HasPrefillLeft() ? 1 : options_.run_ahead;
       newest_steps_left_ = newest_run_ahead_;
       plan.set_run_ahead(newest_run_ahead_);
-      slots_to_free_.clear();
       ++outstanding_plans_;
       ++counters_.num_plans;
       if (absl::Status status = worker_->Submit(std::move(plan)); !status.ok()) {
-        Fail(status);
+        Fail(LossStatus(WithContext(status, "it refused a plan")));
         return;
       }
-    }
-  }
-
-  void AddFrees(v1::StepPlan& plan) {
-    for (uint32_t slot : slots_to_free_) {
-      // A start on the slot ends its former use.
-      if (slots_[slot] == nullptr) plan.add_operations()->mutable_free()->set_slot(slot);
     }
   }
 
@@ -402,35 +469,14 @@ class Engine::Impl {
       if (sequence->state == SequenceState::kDecode) ++num_decoding;
       if (sequence->state != SequenceState::kPrefill) continue;
       sequences.push_back(sequence.get());
-      states.push_back(
-          {sequence->planned, sequence->num_prompt_tokens(), sequence->checkpoint_positions});
+      states.push_back({sequence->planned, sequence->num_prompt_tokens(), sequence->num_tokens(),
+                        sequence->checkpoint_positions});
     }
     for (const ScheduledChunk& chunk : SchedulePrefill(states, num_decoding, options_.scheduler)) {
-      AddChunk(*sequences[chunk.prefill_index], chunk, plan);
-    }
-  }
-
-  void AddChunk(Sequence& sequence, const ScheduledChunk& scheduled, v1::StepPlan& plan) {
-    const GenerationRequest& request = sequence.request();
-    v1::PrefillChunk& chunk = *plan.add_prefill();
-    chunk.set_slot(sequence.slot);
-    chunk.set_incarnation(sequence.incarnation);
-    chunk.set_first_position(static_cast<uint32_t>(scheduled.begin));
-    chunk.mutable_token_ids()->Add(request.prompt.begin() + scheduled.begin,
-                                   request.prompt.begin() + scheduled.end);
-    sequence.planned = scheduled.end;
-    counters_.prompt_tokens += scheduled.end - scheduled.begin;
-    if (scheduled.end == sequence.num_prompt_tokens()) {
-      chunk.set_sample(true);
-      sequence.state = SequenceState::kDecode;
-    } else if (std::binary_search(sequence.checkpoint_positions.begin(),
-                                  sequence.checkpoint_positions.end(), scheduled.end)) {
-      const absl::Span<const int32_t> prefix(request.prompt.data(), scheduled.end);
-      if (prefixes_.Touch(request.cache_salt, prefix)) return;
-      const absl::Span<const uint32_t> pages(sequence.pages.data(), scheduled.end / kPageTokens);
-      if (const auto number = prefixes_.Insert(request.cache_salt, prefix, pages)) {
-        chunk.set_save_checkpoint(*number);
-      }
+      Sequence& sequence = *sequences[chunk.prefill_index];
+      books_.AddChunk(sequence, chunk, plan);
+      (sequence.num_losses() > 0 ? counters_.replayed_tokens : counters_.prompt_tokens) +=
+          chunk.end - chunk.begin;
     }
   }
 
@@ -451,16 +497,49 @@ class Engine::Impl {
 
   // ---- what other threads see -----------------------------------------------------------------
 
-  bool IsHealthy() const {
+  absl::Status FailureNow() const {
     std::lock_guard lock(mutex_);
-    return failure_.ok();
+    return failure_;
+  }
+
+  absl::Status CheckBooks() const {
+    SWITCHYARD_RETURN_IF_ERROR(books_.CheckInvariants());
+    int num_used = 0;
+    for (int slot = 0; slot < books_.num_slots(); ++slot) {
+      if (books_.at(static_cast<uint32_t>(slot)) != nullptr) ++num_used;
+    }
+    if (num_used != static_cast<int>(running_.size())) {
+      return Internal("slots in use are not the running generations: {}, running: {}", num_used,
+                      running_.size());
+    }
+    for (const SequencePtr& sequence : running_) {
+      if (books_.at(sequence->slot) != sequence.get()) {
+        return Internal("a running generation is not in its slot: {}", sequence->slot);
+      }
+    }
+    for (const SequencePtr& sequence : waiting_) {
+      if (!sequence->pages.empty()) return Internal("a waiting generation holds pages");
+    }
+    const bool serves = counters_.state == EngineState::kServing;
+    if (outstanding_plans_ < 0 || outstanding_plans_ > (serves ? kMaxOutstandingPlans : 0)) {
+      return Internal("plans are not accounted for: {}", outstanding_plans_);
+    }
+    return absl::OkStatus();
   }
 
   void PublishStats() {
     counters_.num_running = static_cast<int>(running_.size());
     counters_.num_waiting = static_cast<int>(waiting_.size());
-    counters_.num_free_pages = pages_.num_free();
-    counters_.num_checkpoints = prefixes_.num_entries();
+    counters_.num_pages = books_.num_pages();
+    counters_.num_free_pages = books_.num_free_pages();
+    counters_.num_checkpoints = books_.num_checkpoints();
+    counters_.slots.resize(static_cast<size_t>(books_.num_slots()));
+    const double now = Now();
+    for (size_t i = 0; i < counters_.slots.size(); ++i) {
+      const Sequence* sequence = books_.at(static_cast<uint32_t>(i));
+      counters_.slots[i] = sequence != nullptr ? sequence->Info(now) : SlotInfo{};
+      counters_.slots[i].slot = static_cast<uint32_t>(i);
+    }
     std::lock_guard lock(mutex_);
     stats_ = counters_;
   }
@@ -477,22 +556,18 @@ class Engine::Impl {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<InboxMessage> inbox_;
-  absl::Status failure_;  // OK while the worker works
+  absl::Status failure_;  // OK while generations can start
   EngineStats stats_;
   uint64_t last_id_ = 0;
   int num_queued_ = 0;  // in the inbox or waiting
   std::mt19937_64 seeds_;
 
   // The engine thread's own.
-  PagePool pages_;
-  PrefixIndex prefixes_;
-  std::vector<Sequence*> slots_;
+  StateBooks books_;
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in order of admission
-  std::vector<uint32_t> slots_to_free_;
-  std::optional<uint32_t> restore_checkpoint_;  // of the sequence that is being admitted
   EngineStats counters_;
-  uint64_t last_incarnation_ = 0;
+  uint64_t epoch_ = 0;
   uint64_t last_plan_ = 0;
   int outstanding_plans_ = 0;
   int newest_run_ahead_ = 0;
@@ -514,6 +589,10 @@ absl::StatusOr<uint64_t> Engine::Start(GenerationRequest request, EventCallback 
 
 void Engine::Cancel(uint64_t id) { impl_->Cancel(id); }
 
+EngineState Engine::state() const { return impl_->state(); }
+
 EngineStats Engine::stats() const { return impl_->stats(); }
+
+absl::Status Engine::CheckInvariants() { return impl_->CheckInvariants(); }
 
 }  // namespace switchyard::coordinator

@@ -12,6 +12,8 @@
 
 #include "switchyard/worker/v1/step.pb.h"
 
+#include "coordinator/step_costs.h"
+
 namespace switchyard::coordinator {
 
 enum class FinishReason {
@@ -19,9 +21,11 @@ enum class FinishReason {
   kStopSequence,  // a stop string
   kMaxTokens,     // max_tokens reached
   kContextFull,   // no max_tokens was given and the context is full
+  kTimeLimit,     // time_limit_seconds are over
   kCancelled,
-  kFailed,  // the worker failed; `error` says how
+  kFailed,  // `error` says how
 };
+inline constexpr int kNumFinishReasons = static_cast<int>(FinishReason::kFailed) + 1;
 
 // One generation, converted from whatever the client sent.
 struct GenerationRequest {
@@ -30,14 +34,19 @@ struct GenerationRequest {
   // generation prompt, which the next turn will not contain.
   std::vector<int64_t> message_borders;
   switchyard::worker::v1::SamplingParams sampling;
-  std::optional<int> max_tokens;        // absent = until the context is full
+  std::optional<int> max_tokens;  // absent = until the context is full
+  // End tokens and stop_token_ids are not sampled before this many tokens exist.
+  int min_tokens = 0;
+  // Counted from Start(), also while waiting; the generation ends within one step of it.
+  std::optional<double> time_limit_seconds;
   std::vector<std::string> stop;        // text that ends the generation and is not part of it
   std::vector<int32_t> stop_token_ids;  // in addition to the model's end tokens
   bool ignore_eos = false;              // generate through the model's end tokens
   bool reuse_prefix = true;
   std::string cache_salt;  // prefixes are shared only between equal salts
   std::optional<int> num_logprobs;
-  bool return_logits = false;  // logits of the sampled positions; for tests
+  bool return_logits = false;      // logits of the sampled positions; for tests
+  bool return_step_costs = false;  // in every event the costs of its own step
 };
 
 struct Usage {
@@ -54,6 +63,7 @@ struct Timings {
   double prefill_seconds = 0;  // from there to the first token
   double ttft_seconds = 0;
   double decode_seconds = 0;  // from the first token to the last
+  double total_seconds = 0;   // until this event
 };
 
 struct TokenInfo {
@@ -73,9 +83,13 @@ struct GenerationEvent {
   bool finished = false;
   FinishReason reason = FinishReason::kCancelled;
   std::string stop_sequence;  // which one matched
-  std::string error;
+  absl::Status error;         // OK unless kFailed; base/error_info.h reads its details
+  bool replayed = false;      // part of the work was done again after the worker was lost
+  int num_replays = 0;
   Usage usage;
   Timings timings;
+  // Last event: all steps that the generation took part in, whole steps, whoever else was in them.
+  StepCosts costs;
 };
 
 // Threads: any thread may call Start() and Cancel(). Events of one generation come from the
@@ -89,7 +103,7 @@ class Generator {
   // Queues a generation and returns its id.
   // Errors: kInvalidArgument (empty prompt, prompt plus max_tokens over the context, token id
   // outside the vocabulary, sampling value out of range), kResourceExhausted (queue full),
-  // kUnavailable (worker failed or stopping).
+  // kUnavailable (worker lost for good, or stopping).
   virtual absl::StatusOr<uint64_t> Start(GenerationRequest request, EventCallback callback) = 0;
 
   // Ends a generation within one step; its last event says kCancelled. Unknown ids are ignored.

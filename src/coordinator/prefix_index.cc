@@ -107,6 +107,12 @@ void PrefixIndex::Remove(EntryList::iterator entry) {
   entries_.erase(entry);
 }
 
+void PrefixIndex::CountReferences(std::vector<int>& references) const {
+  for (const Entry& entry : entries_) {
+    for (uint32_t page : entry.pages) ++references[page];
+  }
+}
+
 bool PrefixIndex::EvictOne() {
   if (entries_.empty()) return false;
   Remove(std::prev(entries_.end()));

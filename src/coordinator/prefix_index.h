@@ -53,6 +53,10 @@ class PrefixIndex {
   bool EvictOne();
 
   int num_entries() const { return static_cast<int>(entries_.size()); }
+  int num_free_checkpoints() const { return static_cast<int>(free_checkpoints_.size()); }
+
+  // Adds the references that entries hold to those of each page.
+  void CountReferences(std::vector<int>& references) const;
 
  private:
   struct Entry {

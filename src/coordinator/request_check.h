@@ -14,8 +14,9 @@ struct RequestLimits {
   int64_t max_sequence_tokens = 0;  // what all cache pages together can hold
 };
 
-// Errors: kInvalidArgument, naming the field and the allowed range. A prompt that does not fit
-// says CONTEXT_LENGTH_EXCEEDED.
+// Errors: kInvalidArgument, naming the field and the allowed range; the field is also a detail of
+// the status (base/error_info.h). Where prompt and completion do not fit, the reason is
+// kContextLengthExceeded.
 absl::Status CheckRequest(const GenerationRequest& request, const RequestLimits& limits);
 
 }  // namespace switchyard::coordinator

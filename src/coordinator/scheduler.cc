@@ -11,6 +11,9 @@ int64_t PageFloor(int64_t position) { return position / kPageTokens * kPageToken
 
 // End of the chunk of `prefill` when `rows` rows are free; its begin if not even one page is.
 int64_t ChunkEnd(const PrefillState& prefill, int64_t rows) {
+  if (prefill.position >= prefill.prompt_end) {
+    return std::min({prefill.end, prefill.position + kReplayRows, prefill.position + rows});
+  }
   int64_t end = prefill.prompt_end;
   const auto due = std::upper_bound(prefill.checkpoint_positions.begin(),
                                     prefill.checkpoint_positions.end(), prefill.position);

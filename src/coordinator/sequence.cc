@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
+
 namespace switchyard::coordinator {
 
 namespace v1 = switchyard::worker::v1;
@@ -18,10 +20,52 @@ Sequence::Sequence(uint64_t id, GenerationRequest request, Generator::EventCallb
   usage_.prompt_tokens = static_cast<int>(request_.prompt.size());
 }
 
-void Sequence::DeliverStarted(int64_t cached_tokens, double now_seconds) {
+absl::Span<const int32_t> Sequence::Tokens(int64_t begin, int64_t end) const {
+  const int64_t num_prompt = num_prompt_tokens();
+  SWITCHYARD_CHECK(end <= num_prompt || begin >= num_prompt);
+  const auto length = static_cast<size_t>(end - begin);
+  return begin < num_prompt ? absl::MakeConstSpan(request_.prompt).subspan(begin, length)
+                            : absl::MakeConstSpan(emitted_).subspan(begin - num_prompt, length);
+}
+
+std::optional<double> Sequence::deadline_seconds() const {
+  if (!request_.time_limit_seconds) return std::nullopt;
+  return created_seconds_ + *request_.time_limit_seconds;
+}
+
+SlotInfo Sequence::Info(double now_seconds) const {
+  SlotInfo info;
+  info.slot = slot;
+  info.generation_id = id_;
+  info.state = state;
+  info.prompt_tokens = usage_.prompt_tokens;
+  info.num_prefilled = num_prefilled_;
+  info.completion_tokens = usage_.completion_tokens;
+  const double seconds = now_seconds - first_token_seconds_;
+  if (usage_.completion_tokens > 1 && seconds > 0) {
+    info.decode_per_second = (usage_.completion_tokens - 1) / seconds;
+  }
+  return info;
+}
+
+void Sequence::Lose() {
+  ++num_losses_;
+  state = SequenceState::kWaiting;
+  planned = 0;
+  checkpoint_positions.clear();
+}
+
+void Sequence::AddCosts(const StepCosts& step) {
+  costs_ += step;
+  if (request_.return_step_costs) step_costs_ += step;
+}
+
+void Sequence::Admit(int64_t cached_tokens, double now_seconds) {
+  if (num_losses_ > 0) ++num_replays_;
+  if (emitted_.empty()) num_prefilled_ = cached_tokens;
+  if (admitted_seconds_) return;
   admitted_seconds_ = now_seconds;
   usage_.cached_tokens = static_cast<int>(cached_tokens);
-  num_prefilled_ = cached_tokens;
   GenerationEvent event;
   event.started = true;
   event.timings = TimingsAt(now_seconds);
@@ -29,6 +73,7 @@ void Sequence::DeliverStarted(int64_t cached_tokens, double now_seconds) {
 }
 
 void Sequence::DeliverProgress(int64_t num_prefilled, double now_seconds) {
+  if (!emitted_.empty()) return;
   num_prefilled_ = num_prefilled;
   GenerationEvent event;
   event.timings = TimingsAt(now_seconds);
@@ -48,6 +93,7 @@ bool Sequence::DeliverTokens(const v1::SlotResult& result, double now_seconds) {
   for (int i = 0; i < num_tokens && !stop_matcher_.has_match(); ++i) {
     const auto token_id = static_cast<int32_t>(result.token_ids(i));
     event.token_ids.push_back(token_id);
+    emitted_.push_back(token_id);
     ++usage_.completion_tokens;
     if (i < result.logprobs_size()) {
       TokenInfo& info = event.logprobs.emplace_back();
@@ -71,30 +117,36 @@ bool Sequence::DeliverTokens(const v1::SlotResult& result, double now_seconds) {
   return stop_matcher_.has_match();
 }
 
-void Sequence::DeliverFinished(FinishReason reason, std::string_view error, double now_seconds) {
+GenerationEvent Sequence::LastEvent(FinishReason reason, const absl::Status& error,
+                                    double now_seconds) {
   GenerationEvent event;
   event.finished = true;
   event.reason = reason;
   if (!stop_matcher_.has_match()) {
     // Bytes of an unfinished character and text held for a stop string belong to the answer.
     event.text = stop_matcher_.Push(detokenizer_.Flush());
-    if (stop_matcher_.has_match()) event.reason = FinishReason::kStopSequence;
+    if (stop_matcher_.has_match() && error.ok()) event.reason = FinishReason::kStopSequence;
     event.text += stop_matcher_.Flush();
   }
   event.stop_sequence = stop_matcher_.matched();
   event.error = error;
+  event.replayed = num_replays_ > 0;
+  event.num_replays = num_replays_;
   event.timings = TimingsAt(now_seconds);
-  Deliver(std::move(event));
+  event.costs = costs_;
+  return event;
 }
 
 void Sequence::Deliver(GenerationEvent event) {
   event.usage = usage_;
   event.num_prefilled = num_prefilled_;
+  if (!event.finished) event.costs = std::exchange(step_costs_, {});
   callback_(event);
 }
 
 Timings Sequence::TimingsAt(double now_seconds) const {
   Timings timings;
+  timings.total_seconds = now_seconds - created_seconds_;
   if (!admitted_seconds_) {
     timings.queue_seconds = now_seconds - created_seconds_;
     return timings;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "absl/status/status.h"
 
@@ -10,31 +9,52 @@
 
 namespace switchyard::coordinator {
 
-// What the coordinator may number: fixed when the worker is configured.
+// What the coordinator may number: decided before the worker starts, the same for its whole life.
 struct WorkerCapacity {
   int num_slots = 0;
   int num_pages = 0;
   int num_checkpoints = 0;
   int64_t max_context = 0;  // tokens of one sequence
   int max_step_rows = 0;
-  uint64_t epoch = 1;
 };
 
-// Threads: Submit() and Stop() from the engine's thread; the callback comes from a thread of the
-// worker and must not block.
+// What a worker tells the engine.
+//
+// Call order: OnReady() -> OnResult() ... -> OnLost() -> OnReady() with a higher epoch -> ...
+//             OnLost() may also come before the first OnReady().
+// Threads:    from threads of the worker, one call after the other; no call blocks.
+class WorkerEvents {
+ public:
+  virtual ~WorkerEvents() = default;
+
+  // The worker takes plans of `epoch` from here on and holds nothing: no slot is in use, no page
+  // and no checkpoint is valid. May come from within WorkerHandle::Start().
+  virtual void OnReady(uint64_t epoch) = 0;
+
+  // A step has ended. `result` is valid during the call only.
+  // REQUIRES: result.error() is empty: a worker that failed by itself is lost.
+  virtual void OnResult(const switchyard::worker::v1::StepResult& result) = 0;
+
+  // State and all plans under way are lost; no result of the current epoch follows. `returns`:
+  // another OnReady() may follow (a restart, a new placement); if false, it never will.
+  virtual void OnLost(const absl::Status& status, bool returns) = 0;
+};
+
+// Threads: Submit() from the engine's thread; Start() and Stop() from its owner's.
 class WorkerHandle {
  public:
-  using ResultCallback = std::function<void(const switchyard::worker::v1::StepResult&)>;
-
   virtual ~WorkerHandle() = default;
   virtual WorkerCapacity capacity() const = 0;
 
-  // Tells where results go; once, before the first Submit().
-  virtual void Start(ResultCallback callback) = 0;
+  // Begins; once. `events` must stay valid until Stop() has returned.
+  virtual void Start(WorkerEvents& events) = 0;
 
-  // Queues a plan; see worker/v1/step.proto. Errors: kInvalidArgument, kUnavailable.
+  // Queues a plan; see worker/v1/step.proto. A plan of another epoch, or one that comes while the
+  // worker is lost, is dropped with OK: OnLost() is on its way.
+  // Errors: kInvalidArgument, our own bug.
   virtual absl::Status Submit(switchyard::worker::v1::StepPlan plan) = 0;
 
+  // Ends the worker; no event comes after it has returned. Idempotent.
   virtual void Stop() = 0;
 };
 

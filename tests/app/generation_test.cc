@@ -9,6 +9,7 @@
 #include "app/engine_setup.h"
 #include "app/loaded_model.h"
 #include "base/check.h"
+#include "base/error_info.h"
 #include "coordinator/prompt.h"
 
 namespace switchyard::app {
@@ -100,7 +101,7 @@ TEST_F(GenerationTest, PromptAndCompletionMayFillTheContextExactly) {
   for (const auto& [num_prompt, max_tokens] :
        {std::pair(512, 1), std::pair(513, 1), std::pair(506, 7)}) {
     const auto id = engine->Start(Greedy(Tokens(num_prompt), max_tokens), [](const auto&) {});
-    EXPECT_THAT(std::string(id.status().message()), testing::HasSubstr("CONTEXT_LENGTH_EXCEEDED"));
+    EXPECT_EQ(ReasonOf(id.status()), kContextLengthExceeded);
   }
   Generation unlimited(*engine, Greedy(Tokens(506), std::nullopt));
   EXPECT_EQ(unlimited.Wait().token_ids().size(), 6u);

@@ -204,7 +204,7 @@ TEST(EngineTest, FailureOfTheWorkerEndsEverything) {
   ASSERT_TRUE(h.Start(Harness::Request(Harness::Prompt(10, 2), 500), 1).ok());
   EXPECT_EQ(h.Wait(0).last.reason, FinishReason::kFailed);
   EXPECT_EQ(h.Wait(1).last.reason, FinishReason::kFailed);
-  EXPECT_NE(h.Wait(1).last.error.find("made to fail"), std::string::npos);
+  EXPECT_NE(std::string(h.Wait(1).last.error.message()).find("made to fail"), std::string::npos);
   EXPECT_EQ(h.Start(Harness::Request(Harness::Prompt(10, 3), 5), 2).status().code(),
             absl::StatusCode::kUnavailable);
 }

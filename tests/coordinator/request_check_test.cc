@@ -5,6 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/error_info.h"
+
 namespace switchyard::coordinator {
 namespace {
 
@@ -26,14 +28,52 @@ void ExpectRefused(const GenerationRequest& request, std::string_view text) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(text)));
 }
 
+void ExpectTooLong(const GenerationRequest& request) {
+  ExpectRefused(request, "prompt and completion do not fit the context of 4096 tokens");
+  EXPECT_EQ(ReasonOf(CheckRequest(request, kLimits)), kContextLengthExceeded);
+}
+
+TEST(RequestCheckTest, MinTokensAreAtMostMaxTokens) {
+  GenerationRequest request = Request(10, 5);
+  request.min_tokens = 5;
+  EXPECT_TRUE(CheckRequest(request, kLimits).ok());
+  request.min_tokens = 6;
+  ExpectRefused(request, "min_tokens must be from 0 to max_tokens (5), got: 6");
+  EXPECT_EQ(FieldOf(CheckRequest(request, kLimits)), "min_tokens");
+  request.max_tokens.reset();
+  EXPECT_TRUE(CheckRequest(request, kLimits).ok());
+  request.min_tokens = -1;
+  ExpectRefused(request, "min_tokens must be at least 0, got: -1");
+}
+
+TEST(RequestCheckTest, TimeLimitIsAboveZero) {
+  GenerationRequest request = Request(10);
+  request.time_limit_seconds = 0.001;
+  EXPECT_TRUE(CheckRequest(request, kLimits).ok());
+  for (const double seconds : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
+                               std::numeric_limits<double>::infinity()}) {
+    request.time_limit_seconds = seconds;
+    ExpectRefused(request, "time_limit_seconds");
+  }
+}
+
+TEST(RequestCheckTest, NamesTheFieldAtFault) {
+  GenerationRequest request = Request(10);
+  request.sampling.set_temperature(-1);
+  EXPECT_EQ(FieldOf(CheckRequest(request, kLimits)), "sampling.temperature");
+  request.sampling.set_temperature(1);
+  request.stop_token_ids = {100};
+  EXPECT_EQ(FieldOf(CheckRequest(request, kLimits)), "stop_token_ids");
+}
+
 TEST(RequestCheckTest, PromptAndCompletionFitTheContext) {
   EXPECT_TRUE(CheckRequest(Request(4095, 1), kLimits).ok());
   EXPECT_TRUE(CheckRequest(Request(4090, 6), kLimits).ok());
   EXPECT_TRUE(CheckRequest(Request(4095), kLimits).ok());
-  ExpectRefused(Request(4096, 1), "CONTEXT_LENGTH_EXCEEDED");
-  ExpectRefused(Request(4097, 1), "CONTEXT_LENGTH_EXCEEDED");
-  ExpectRefused(Request(4090, 7), "CONTEXT_LENGTH_EXCEEDED");
-  ExpectRefused(Request(4096), "CONTEXT_LENGTH_EXCEEDED");
+  ExpectTooLong(Request(4096, 1));
+  ExpectTooLong(Request(4097, 1));
+  ExpectTooLong(Request(4090, 7));
+  ExpectTooLong(Request(4096));
 }
 
 TEST(RequestCheckTest, TheCacheLimitsToo) {

@@ -18,13 +18,18 @@ FakeWorker::FakeWorker(const Options& options)
 
 FakeWorker::~FakeWorker() { Stop(); }
 
-void FakeWorker::Start(ResultCallback callback) {
-  callback_ = std::move(callback);
+void FakeWorker::Start(coordinator::WorkerEvents& events) {
+  events_ = &events;
+  if (options_.ready_at_start) BecomeReady();
   thread_ = std::thread([this] { Run(); });
 }
 
 absl::Status FakeWorker::Submit(v1::StepPlan plan) {
   std::lock_guard lock(mutex_);
+  if (!is_ready_ || plan.epoch() != epoch_) {
+    if (plan.epoch() > epoch_) violations_.push_back("a plan of an epoch that was never announced");
+    return absl::OkStatus();
+  }
   plans_.push_back(std::move(plan));
   wake_.notify_one();
   return absl::OkStatus();
@@ -75,40 +80,123 @@ void FakeWorker::Violate(std::string text) {
   violations_.push_back(std::move(text));
 }
 
-void FakeWorker::Run() {
+void FakeWorker::Lose() {
+  std::lock_guard lock(mutex_);
+  lose_asked_ = true;
+  wake_.notify_one();
+}
+
+void FakeWorker::Return() {
+  std::lock_guard lock(mutex_);
+  return_asked_ = true;
+  wake_.notify_one();
+}
+
+void FakeWorker::BecomeReady() {
+  uint64_t epoch = 0;
+  {
+    std::lock_guard lock(mutex_);
+    return_asked_ = false;
+    is_ready_ = true;
+    epoch = ++epoch_;
+  }
+  events_->OnReady(epoch);
+}
+
+void FakeWorker::LoseState() {
+  {
+    std::lock_guard lock(mutex_);
+    is_ready_ = false;
+    lose_asked_ = false;
+    plans_.clear();
+  }
+  std::fill(slots_.begin(), slots_.end(), Slot{});
+  checkpoints_.clear();
+  for (auto& page : page_tokens_) std::fill(page.begin(), page.end(), -1);
+  events_->OnLost(absl::UnavailableError("made to lose its state"), /*returns=*/true);
+  if (options_.returns_by_itself) BecomeReady();
+}
+
+bool FakeWorker::TakePlan(v1::StepPlan& plan) {
   while (true) {
-    v1::StepPlan plan;
+    bool lose = false;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_ || !plans_.empty(); });
-      if (stopping_) return;
-      plan = std::move(plans_.front());
-      plans_.pop_front();
+      wake_.wait(lock, [&] {
+        return stopping_ || lose_asked_ || (!is_ready_ && return_asked_) || !plans_.empty();
+      });
+      if (stopping_) return false;
+      lose = lose_asked_;
+      if (!lose && is_ready_) {
+        plan = std::move(plans_.front());
+        plans_.pop_front();
+        return true;
+      }
     }
-    Apply(plan);
-    for (int step = 0;; ++step) {
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(
-            lock, [&] { return stopping_ || is_released_ || num_steps_ != options_.hold_at_step; });
-      }
-      v1::StepResult result;
-      result.set_plan(plan.plan());
-      result.set_step(step);
-      RunStep(plan, step, result);
-      bool last = step + 1 == static_cast<int>(plan.run_ahead()) || !AnySlotGoesOn(plan);
-      {
-        std::lock_guard lock(mutex_);
-        last = last || stopping_ || !plans_.empty();
-        if (num_steps_++ == options_.fail_at_step) result.set_error("made to fail");
-      }
-      last = last || !result.error().empty();
-      result.set_last_of_plan(last);
-      callback_(result);
-      if (!result.error().empty()) return;
-      if (last) break;
+    if (lose) {
+      LoseState();
+    } else {
+      BecomeReady();
     }
   }
+}
+
+void FakeWorker::Run() {
+  v1::StepPlan plan;
+  while (TakePlan(plan)) {
+    if (!RunPlan(plan)) return;
+  }
+}
+
+bool FakeWorker::RunPlan(const v1::StepPlan& plan) {
+  Apply(plan);
+  for (int step = 0;; ++step) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] {
+        return stopping_ || lose_asked_ || is_released_ || num_steps_ != options_.hold_at_step;
+      });
+    }
+    v1::StepResult result;
+    result.set_plan(plan.plan());
+    result.set_step(step);
+    RunStep(plan, step, result);
+    AddCosts(step, result);
+    bool last = step + 1 == static_cast<int>(plan.run_ahead()) || !AnySlotGoesOn(plan);
+    int64_t number = 0;
+    bool lose = false;
+    {
+      std::lock_guard lock(mutex_);
+      last = last || stopping_ || !plans_.empty();
+      number = num_steps_++;
+      lose = lose_asked_;
+    }
+    if (number == options_.fail_at_step) {
+      events_->OnLost(absl::InternalError("made to fail"), /*returns=*/false);
+      return false;
+    }
+    const auto loss = options_.losses.find(number);
+    result.set_last_of_plan(last);
+    if (loss == options_.losses.end() || loss->second) events_->OnResult(result);
+    if (loss != options_.losses.end() || lose) {
+      LoseState();
+      return true;
+    }
+    if (last) return true;
+  }
+}
+
+void FakeWorker::AddCosts(int step, v1::StepResult& result) {
+  const auto add = [&](v1::Stage stage, double seconds, uint64_t bytes) {
+    v1::StageCost& cost = *result.add_costs();
+    cost.set_stage(stage);
+    cost.set_seconds(seconds);
+    cost.set_weight_bytes(bytes);
+  };
+  add(v1::STAGE_EXPERTS_DEVICE, kStepSeconds / 2, kExpertBytes);
+  add(v1::STAGE_HEAD, kStepSeconds / 4, kHeadBytes);
+  result.set_seconds(kStepSeconds);
+  if (step == 0) result.set_idle_seconds(kIdleSeconds);
 }
 
 void FakeWorker::Apply(const v1::StepPlan& plan) {
@@ -164,14 +252,24 @@ void FakeWorker::Sample(uint32_t index, Slot& slot, v1::StepResult& result) {
       break;
     }
   }
-  const int32_t token = NextToken(options_, slot.tokens);
-  slot.last_sampled = token;
-  ++slot.num_sampled;
   v1::SlotResult& out = *result.add_slots();
   out.set_slot(index);
   out.set_incarnation(slot.incarnation);
-  out.add_token_ids(token);
   out.set_position(static_cast<uint32_t>(slot.tokens.size()));
+  if (std::find(slot.tokens.begin(), slot.tokens.end(), options_.failing_token) !=
+      slot.tokens.end()) {
+    out.set_stop(v1::SLOT_STOP_FAILED);
+    out.set_error("made to fail");
+    slot.generating = false;
+    return;
+  }
+  int32_t token = NextToken(options_, slot.tokens);
+  if (token == options_.eos && slot.num_sampled < slot.start.min_new_tokens()) {
+    token = options_.first_token;
+  }
+  slot.last_sampled = token;
+  ++slot.num_sampled;
+  out.add_token_ids(token);
   const auto& stops = slot.start.stop_token_ids();
   if (std::find(stops.begin(), stops.end(), static_cast<uint32_t>(token)) != stops.end()) {
     out.set_stop(v1::SLOT_STOP_TOKEN);

@@ -13,6 +13,7 @@
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
+#include "base/error_info.h"
 #include "base/progress_bar.h"
 #include "base/status.h"
 #include "base/status_macros.h"
@@ -89,7 +90,8 @@ class Answer {
       return InterruptedStatus();
     }
     if (last_.reason == FinishReason::kFailed) {
-      return WithExitCode(Unavailable("{}", last_.error), ExitCode::kWorkerLost);
+      const bool is_lost = ReasonOf(last_.error) == kWorkerLost;
+      return WithExitCode(last_.error, is_lost ? ExitCode::kWorkerLost : ExitCode::kFailed);
     }
     return absl::OkStatus();
   }
@@ -133,6 +135,8 @@ std::string_view Name(FinishReason reason) {
       return "max_tokens";
     case FinishReason::kContextFull:
       return "context_full";
+    case FinishReason::kTimeLimit:
+      return "time_limit";
     case FinishReason::kCancelled:
       return "cancelled";
     case FinishReason::kFailed:
