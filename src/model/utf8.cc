@@ -45,4 +45,13 @@ Utf8Unit DecodeUtf8(std::string_view text) {
   return {code_point, lead.num_bytes, Utf8Status::kValid};
 }
 
+bool IsValidUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Unit unit = DecodeUtf8(text);
+    if (unit.status != Utf8Status::kValid) return false;
+    text.remove_prefix(unit.num_bytes);
+  }
+  return true;
+}
+
 }  // namespace switchyard::model

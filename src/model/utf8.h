@@ -28,4 +28,7 @@ struct Utf8Unit {
 // Source: The Unicode Standard 14.0, table 3-7 and "U+FFFD Substitution of Maximal Subparts".
 Utf8Unit DecodeUtf8(std::string_view text);
 
+// Whether the whole of `text` is valid.
+bool IsValidUtf8(std::string_view text);
+
 }  // namespace switchyard::model
