@@ -77,6 +77,10 @@ std::string_view TrimJsonSpace(std::string_view text) {
   return text;
 }
 
+bool IsJson(std::string_view text) {
+  return text.find('\0') == std::string_view::npos && nlohmann::json::accept(text);
+}
+
 bool IsBoundedJson(std::string_view text) {
   text = TrimJsonSpace(text);
   if (text.empty()) return false;
@@ -91,7 +95,7 @@ bool IsBoundedJson(std::string_view text) {
       if (state == JsonScanner::State::kEnd && i + 1 < text.size()) return false;
     }
   }
-  return nlohmann::json::accept(text);
+  return IsJson(text);
 }
 
 std::optional<std::string_view> FindJsonMember(std::string_view object, std::string_view key) {

@@ -37,6 +37,9 @@ class JsonScanner {
   bool is_escaped_ = false;
 };
 
+// Whether `text` is valid JSON. To the library alone a zero byte is the end of the text.
+bool IsJson(std::string_view text);
+
 // Whether `text`, trimmed of white space, is valid JSON within the limits on arguments.
 bool IsBoundedJson(std::string_view text);
 

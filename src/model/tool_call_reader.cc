@@ -71,7 +71,7 @@ ToolCallReader::State ToolCallReader::ReadObject(std::string_view body) {
 }
 
 ToolCallReader::State ToolCallReader::FinishObject(std::string_view object) {
-  if (!nlohmann::json::accept(object)) return State::kRefused;
+  if (!IsJson(object)) return State::kRefused;
   const auto name = FindJsonMember(object, "name");
   if (!name.has_value()) return State::kRefused;
   name_ = DecodeString(*name).value_or("");

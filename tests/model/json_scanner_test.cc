@@ -58,6 +58,13 @@ TEST(IsBoundedJsonTest, TakesEveryKindOfJsonAndNothingElse) {
   }
 }
 
+TEST(IsBoundedJsonTest, AZeroByteIsNotTheEnd) {
+  using std::string_view_literals::operator""sv;
+  for (const std::string_view text : {"1\0"sv, "[1]\n\0x"sv, "{}\0"sv, "\0"sv, "\"a\0\""sv}) {
+    EXPECT_FALSE(IsBoundedJson(text));
+  }
+}
+
 TEST(IsBoundedJsonTest, LimitsListsAndObjectsAlike) {
   EXPECT_TRUE(IsBoundedJson(Nested(kMaxArgumentDepth, '[', ']')));
   EXPECT_FALSE(IsBoundedJson(Nested(kMaxArgumentDepth + 1, '[', ']')));
