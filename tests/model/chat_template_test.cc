@@ -588,6 +588,13 @@ TEST(NormalizeMessagesTest, BoundsTheNumberOfMessages) {
   EXPECT_THAT(std::string(Message(NormalizeMessages(messages))), HasSubstr("too many messages"));
 }
 
+TEST(NormalizeMessagesTest, AZeroByteDoesNotEndArguments) {
+  const std::string arguments("{}\0x", 4);
+  Json messages =
+      Json::array({{{"role", "a"}, {"tool_calls", {{{"name", "f"}, {"arguments", arguments}}}}}});
+  EXPECT_THAT(std::string(Message(NormalizeMessages(messages))), HasSubstr("not a JSON object"));
+}
+
 TEST(NormalizeMessagesTest, BoundsArgumentsBeforeParsingThem) {
   const auto status = [](const std::string& arguments) {
     Json messages =

@@ -52,7 +52,7 @@ absl::Status NormalizeArguments(Json* function) {
   if (arguments.is_string()) {
     const auto text = arguments.get<std::string>();
     SWITCHYARD_RETURN_IF_ERROR(CheckSize(text));
-    arguments = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (IsJson(text)) arguments = Json::parse(text);
     if (!arguments.is_object()) {
       return InvalidArgument("arguments of a tool call are not a JSON object");
     }
