@@ -39,11 +39,14 @@ class ArchitectureTest : public ::testing::TestWithParam<std::string> {
   std::string model_;
 };
 
-TEST_P(ArchitectureTest, IsInspected) {
+TEST_P(ArchitectureTest, IsInspectedWithThePartsThatItHas) {
   const ProcessResult result = Switchyard({"inspect", model_, "--verify"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr(GetParam()));
   EXPECT_THAT(result.out, HasSubstr("routed experts"));
+  const auto has = [&](const char* part) { return result.out.find(part) != std::string::npos; };
+  EXPECT_EQ(has("residual streams"), GetParam() == "qwen4exp");
+  EXPECT_EQ(has("shared expert of width"), GetParam() != "qwen3moe");
 }
 
 TEST_P(ArchitectureTest, SecondTurnOfAChatReusesTheFirstAndReadsAsWithoutReuse) {

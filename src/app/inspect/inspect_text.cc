@@ -57,7 +57,9 @@ void AddModel(std::string& text, const model::ModelSpec& spec) {
           fmt::format("{}: {} attention, {} delta net; {} draft", spec.num_layers, num_attention,
                       spec.num_layers - num_attention, spec.num_mtp_layers));
   AddLine(text, "hidden size",
-          fmt::format("{}, {} residual streams", spec.hidden_size, spec.num_residual_streams));
+          spec.num_residual_streams == 1 ? fmt::format("{}", spec.hidden_size)
+                                         : fmt::format("{}, {} residual streams", spec.hidden_size,
+                                                       spec.num_residual_streams));
   AddLine(text, "vocabulary, context",
           fmt::format("{} rows{}, {} tokens", spec.vocab_size,
                       spec.is_output_tied() ? " (tied)" : "", spec.context_length));
@@ -76,9 +78,12 @@ void AddModel(std::string& text, const model::ModelSpec& spec) {
                         spec.delta_net->head_dim, spec.delta_net->conv_kernel));
   }
   AddLine(text, "experts",
-          fmt::format("{} of width {}, {} per token; shared expert of width {}",
-                      spec.moe.num_experts, spec.moe.max_expert_hidden_size, spec.moe.top_k,
-                      spec.moe.shared_expert_hidden_size));
+          fmt::format("{} of width {}, {} per token{}", spec.moe.num_experts,
+                      spec.moe.max_expert_hidden_size, spec.moe.top_k,
+                      spec.moe.shared_expert_hidden_size == 0
+                          ? ""
+                          : fmt::format("; shared expert of width {}",
+                                        spec.moe.shared_expert_hidden_size)));
   if (spec.ple.has_value()) {
     AddLine(text, "n-gram embedding",
             fmt::format("layer {}, {} heads, {} rows of {}", spec.ple->layer, spec.ple->num_heads(),
