@@ -83,7 +83,9 @@ constexpr Arrow kArrows[] = {
     {"app", "protobuf"},
     {"app", "cli11"},
     {"app", "toml"},
-    {"app", "nlohmann"},  // commands print JSON
+    {"app", "nlohmann"},             // commands print JSON
+    {"app", "grpc", "load_client"},  // bench-serve drives servers
+    {"app", "boost", "load_client"},
 };
 
 struct Library {

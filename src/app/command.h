@@ -19,6 +19,8 @@ void AddInspectCommand(CLI::App& app, CommandBody& body);
 void AddTokenizeCommand(CLI::App& app, CommandBody& body);
 void AddEvalCommand(CLI::App& app, CommandBody& body);
 void AddBenchCommand(CLI::App& app, CommandBody& body);
+void AddBenchServeCommand(CLI::App& app, CommandBody& body);
+void AddSweepCommand(CLI::App& app, CommandBody& body);
 void AddDoctorCommand(CLI::App& app, CommandBody& body);
 void AddSynthCommand(CLI::App& app, CommandBody& body);
 void AddVersionCommand(CLI::App& app, CommandBody& body);

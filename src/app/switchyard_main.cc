@@ -59,6 +59,8 @@ int Main(int argc, char** argv) {
   AddTokenizeCommand(app, body);
   AddEvalCommand(app, body);
   AddBenchCommand(app, body);
+  AddBenchServeCommand(app, body);
+  AddSweepCommand(app, body);
   AddDoctorCommand(app, body);
   AddSynthCommand(app, body);
   AddVersionCommand(app, body);

@@ -1,0 +1,100 @@
+#include <grpcpp/grpcpp.h>
+
+#include "switchyard/generation/v1/generation.grpc.pb.h"
+
+#include "app/load/load_client.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace switchyard::app {
+namespace {
+
+namespace v1 = switchyard::generation::v1;
+
+absl::Status ToStatus(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+class GrpcLoadClient : public LoadClient {
+ public:
+  GrpcLoadClient(const std::string& address, const std::string& api_key) : api_key_(api_key) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(16 << 20);
+    const auto channel =
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    stub_ = v1::GenerationService::NewStub(channel);
+  }
+
+  absl::StatusOr<ServerFacts> Describe() override {
+    grpc::ClientContext context;
+    Prepare(context);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    v1::GetModelResponse response;
+    const grpc::Status status = stub_->GetModel(&context, v1::GetModelRequest(), &response);
+    if (!status.ok()) return ToStatus(status);
+    const v1::Model& model = response.model();
+    return ServerFacts{.model = model.name(),
+                       .digest = model.digest(),
+                       .mode = model.mode(),
+                       .plan_id = model.plan_id(),
+                       .context_tokens = static_cast<int64_t>(model.context_tokens()),
+                       .vocab_size = static_cast<int32_t>(model.vocab_size())};
+  }
+
+  LoadSample Run(const LoadRequest& request) override {
+    v1::StreamGenerateRequest message;
+    v1::GenerationSpec& spec = *message.mutable_spec();
+    spec.mutable_token_ids()->mutable_ids()->Add(request.prompt.begin(), request.prompt.end());
+    spec.mutable_sampling()->set_temperature(0);
+    spec.mutable_stop()->set_max_tokens(static_cast<uint32_t>(request.max_tokens));
+    spec.mutable_stop()->set_ignore_eos(true);
+    spec.mutable_output()->set_include_token_ids(true);
+    if (!request.cache_salt.empty()) spec.mutable_cache()->set_cache_salt(request.cache_salt);
+
+    const Clock& clock = MonotonicClock::Get();
+    LoadSample sample;
+    grpc::ClientContext context;
+    Prepare(context);
+    sample.start_seconds = clock.NowSeconds();
+    const auto stream = stub_->StreamGenerate(&context, message);
+    v1::StreamGenerateResponse event;
+    double last_seconds = 0;
+    while (stream->Read(&event)) {
+      if (event.has_delta() && event.delta().token_ids_size() > 0) {
+        const double now = clock.NowSeconds();
+        const bool is_first = sample.first_token_seconds == 0;
+        if (is_first) sample.first_token_seconds = now;
+        if (!is_first) sample.gap_seconds.push_back(now - last_seconds);
+        sample.gap_seconds.insert(sample.gap_seconds.end(),
+                                  static_cast<size_t>(event.delta().token_ids_size() - 1), 0.0);
+        last_seconds = now;
+      } else if (event.has_finished()) {
+        const v1::Finished& finished = event.finished();
+        sample.prompt_tokens = static_cast<int>(finished.usage().prompt_tokens());
+        sample.cached_tokens = static_cast<int>(finished.usage().cached_tokens());
+        sample.completion_tokens = static_cast<int>(finished.usage().completion_tokens());
+        sample.prompt_per_second = finished.timings().prompt_per_second();
+      }
+    }
+    sample.status = ToStatus(stream->Finish());
+    sample.end_seconds = clock.NowSeconds();
+    return sample;
+  }
+
+ private:
+  void Prepare(grpc::ClientContext& context) const {
+    if (!api_key_.empty()) context.AddMetadata("authorization", "Bearer " + api_key_);
+  }
+
+  std::string api_key_;
+  std::unique_ptr<v1::GenerationService::Stub> stub_;
+};
+
+}  // namespace
+
+std::unique_ptr<LoadClient> MakeGrpcLoadClient(const std::string& address,
+                                               const std::string& api_key) {
+  return std::make_unique<GrpcLoadClient>(address, api_key);
+}
+
+}  // namespace switchyard::app

@@ -1,0 +1,85 @@
+#include "app/load/load_run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <fmt/format.h>
+#include <random>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace switchyard::app {
+namespace {
+
+// std::uniform_int_distribution may differ between libraries; prompts must not.
+int32_t Draw(std::mt19937_64& random, int32_t vocab_size) {
+  return static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size));
+}
+
+// Seconds after the start at which each request begins; all 0 in a closed loop.
+std::vector<double> StartTimes(const LoadOptions& options) {
+  std::vector<double> times(static_cast<size_t>(options.num_requests), 0.0);
+  if (options.requests_per_second <= 0) return times;
+  std::mt19937_64 random(options.seed);
+  double at = 0;
+  for (double& time : times) {
+    time = at;
+    const double uniform = (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
+    at -= std::log(uniform) / options.requests_per_second;
+  }
+  return times;
+}
+
+}  // namespace
+
+std::vector<int32_t> LoadPrompt(const LoadOptions& options, int index, int32_t vocab_size) {
+  if (!options.prompts.empty()) {
+    return options.prompts[static_cast<size_t>(index) % options.prompts.size()];
+  }
+  std::vector<int32_t> prompt;
+  std::mt19937_64 shared(options.seed);
+  const int num_shared = std::min(options.shared_prefix_tokens, options.prompt_tokens);
+  for (int i = 0; i < num_shared; ++i) prompt.push_back(Draw(shared, vocab_size));
+  std::mt19937_64 own(options.seed * 1'000'003 + static_cast<uint64_t>(index) + 1);
+  for (int i = num_shared; i < options.prompt_tokens; ++i) {
+    prompt.push_back(Draw(own, vocab_size));
+  }
+  return prompt;
+}
+
+LoadResult RunLoad(LoadClient& client, const LoadOptions& options, int32_t vocab_size,
+                   const std::function<bool()>& is_interrupted) {
+  const Clock& clock = MonotonicClock::Get();
+  // Warm-up prompts are those of other numbers, so that they leave no prefix behind but the shared
+  // one.
+  for (int i = 0; i < options.num_warmup && !is_interrupted(); ++i) {
+    client.Run({LoadPrompt(options, options.num_requests + i, vocab_size), options.max_tokens, ""});
+  }
+  LoadResult result;
+  result.samples.resize(static_cast<size_t>(options.num_requests));
+  const std::vector<double> start_times = StartTimes(options);
+  const double start = clock.NowSeconds();
+  std::atomic<int> next{0};
+  const auto run = [&] {
+    for (int i; (i = next.fetch_add(1)) < options.num_requests && !is_interrupted();) {
+      const auto index = static_cast<size_t>(i);
+      const double wait = start + start_times[index] - clock.NowSeconds();
+      if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+      result.samples[index] =
+          client.Run({LoadPrompt(options, i, vocab_size), options.max_tokens, ""});
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < std::min(options.concurrency, options.num_requests); ++i) {
+    threads.emplace_back(run);
+  }
+  for (std::thread& thread : threads) thread.join();
+  result.seconds = clock.NowSeconds() - start;
+  // What an interrupt left out has no start.
+  std::erase_if(result.samples, [](const LoadSample& sample) { return sample.start_seconds == 0; });
+  return result;
+}
+
+}  // namespace switchyard::app
