@@ -36,6 +36,7 @@ constexpr Arrow kArrows[] = {
     {"base", "prometheus"},
     {"base", "hwloc"},
     {"base", "grpc", "grpc_status"},
+    {"base", "proto", "grpc_status"},  // google/rpc: details of errors
     {"device", "base"},
     {"device", "cuda"},
     {"model", "base"},
@@ -68,8 +69,10 @@ constexpr Arrow kArrows[] = {
     {"coordinator", "proto"},
     {"coordinator", "protobuf"},
     {"coordinator", "grpc", "_service"},
+    {"coordinator", "grpc", "grpc_server"},
     {"coordinator", "grpc", "remote_worker"},
     {"coordinator", "boost", "http/"},
+    {"coordinator", "openssl", "api_keys"},
     {"coordinator", "nlohmann"},  // values of chat templates
     {"app", "base"},
     {"app", "device"},
@@ -98,11 +101,12 @@ constexpr Library kLibraries[] = {
     {"hwloc.h", "hwloc"},      {"hwloc/", "hwloc"},
     {"grpc", "grpc"},          {"google/protobuf/", "protobuf"},
     {"nlohmann/", "nlohmann"}, {"boost/", "boost"},
-    {"CLI/", "cli11"},         {"toml", "toml"},
-    {"cuda", "cuda"},          {"cublas", "cuda"},
-    {"nvtx3/", "cuda"},        {"nccl", "nccl"},
-    {"ucp/", "ucx"},           {"ucs/", "ucx"},
-    {"uct/", "ucx"},           {"openssl/", "openssl"},
+    {"openssl/", "openssl"},   {"CLI/", "cli11"},
+    {"toml", "toml"},          {"cuda", "cuda"},
+    {"cublas", "cuda"},        {"nvtx3/", "cuda"},
+    {"nccl", "nccl"},          {"ucp/", "ucx"},
+    {"ucs/", "ucx"},           {"uct/", "ucx"},
+    {"openssl/", "openssl"},
 };
 
 constexpr std::string_view kSystemFolders[] = {"sys/", "linux/", "netinet/", "arpa/"};
@@ -139,7 +143,7 @@ std::string TargetOf(std::string_view included) {
   }
   const std::string_view folder = path.substr(0, path.find('/'));
   if (quoted) {
-    if (path.ends_with(".pb.h") && folder == "switchyard") return "proto";
+    if (path.ends_with(".pb.h") && (folder == "switchyard" || folder == "google")) return "proto";
     const bool is_room = folder.size() < path.size() && std::ranges::count(kRooms, folder) > 0;
     return is_room ? std::string(folder) : "";
   }
