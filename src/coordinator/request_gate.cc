@@ -23,6 +23,11 @@ std::string MakeRequestId() {
 
 }  // namespace
 
+absl::Status SlowReader() {
+  return WithReason(ResourceExhausted("the client reads too slowly: its stream was cancelled"),
+                    kSlowReader);
+}
+
 // What the stream, the gate and the engine's callback share of one request.
 class GenerationStream::Running {
  public:
@@ -48,13 +53,14 @@ class GenerationStream::Running {
     if (was_cancelled) gate_.generator_.Cancel(generation_id);
   }
 
-  // A cancellation that comes before the engine has named the generation is made up for by
-  // OnStarted().
-  void Cancel() {
+  // Ends the generation; with an error its last event says so. What comes before the engine has
+  // named the generation is made up for by OnStarted().
+  void Cancel(const absl::Status& why) {
     uint64_t id = 0;
     {
       std::lock_guard lock(mutex_);
       if (has_finished_ || std::exchange(is_cancelled_, true)) return;
+      why_ = why;
       id = generation_id_;
     }
     if (id != 0) gate_.generator_.Cancel(id);
@@ -65,9 +71,15 @@ class GenerationStream::Running {
     event.timings.queue_seconds += delay_seconds_;
     event.timings.total_seconds += delay_seconds_;
     if (event.usage.completion_tokens > 0) event.timings.ttft_seconds += delay_seconds_;
-    if (event.finished && has_overflowed_) FailAsSlow(event);
     {
       std::lock_guard lock(mutex_);
+      // After an overflow text is missing, however the generation ended.
+      const bool ends_by_itself = event.reason != FinishReason::kCancelled && !has_overflowed_;
+      if (event.finished && !why_.ok() && !ends_by_itself) {
+        event.reason = FinishReason::kFailed;
+        event.stop_sequence.clear();
+        event.error = why_;
+      }
       has_started_ |= event.started;
       has_finished_ = event.finished;
       num_prefilled_ = event.num_prefilled;
@@ -78,7 +90,7 @@ class GenerationStream::Running {
     if (event.finished) gate_.Forget(request_id());
     if (!buffer_.Push(event) && !has_overflowed_) {
       has_overflowed_ = true;
-      Cancel();
+      Cancel(SlowReader());
     }
     {
       std::lock_guard lock(callback_mutex_);
@@ -106,13 +118,6 @@ class GenerationStream::Running {
   }
 
  private:
-  static void FailAsSlow(GenerationEvent& event) {
-    event.reason = FinishReason::kFailed;
-    event.stop_sequence.clear();
-    event.error = WithReason(
-        ResourceExhausted("the client reads too slowly: its stream was cancelled"), kSlowReader);
-  }
-
   RequestGate& gate_;
   const RequestInfo info_;
   const double arrival_seconds_;
@@ -131,6 +136,7 @@ class GenerationStream::Running {
   mutable std::mutex mutex_;
   uint64_t generation_id_ = 0;  // 0 = not known yet; the engine counts from 1
   bool is_cancelled_ = false;
+  absl::Status why_;  // OK = cancelled by the client
   bool has_started_ = false;
   bool has_finished_ = false;
   int64_t num_prefilled_ = 0;
@@ -144,12 +150,13 @@ GenerationStream::GenerationStream(std::shared_ptr<Running> running)
 
 GenerationStream::~GenerationStream() {
   running_->Abandon();
-  running_->Cancel();
+  running_->Cancel(absl::OkStatus());
 }
 
 const std::string& GenerationStream::request_id() const { return running_->request_id(); }
 std::optional<GenerationEvent> GenerationStream::Take() { return running_->buffer().Take(); }
-void GenerationStream::Cancel() { running_->Cancel(); }
+void GenerationStream::Cancel() { running_->Cancel(absl::OkStatus()); }
+void GenerationStream::Fail(const absl::Status& why) { running_->Cancel(why); }
 
 // ---- RequestGate --------------------------------------------------------------------------------
 
@@ -266,11 +273,13 @@ bool RequestGate::WaitUntilIdle(double seconds) {
 
 void RequestGate::CancelAll() {
   std::vector<std::shared_ptr<Running>> all;
+  absl::Status why;
   {
     std::lock_guard lock(mutex_);
     for (const auto& [id, running] : running_) all.push_back(running);
+    if (is_draining_) why = Refusal(GateState::kDraining);
   }
-  for (const auto& running : all) running->Cancel();
+  for (const auto& running : all) running->Cancel(why);
 }
 
 GateState RequestGate::state() const {

@@ -74,6 +74,9 @@ class GenerationStream {
   // Ends the generation within one step; an event with kCancelled follows. Idempotent.
   void Cancel();
 
+  // The same, but the event says kFailed with `why`, unless the generation ends by itself first.
+  void Fail(const absl::Status& why);
+
  private:
   friend class RequestGate;
   class Running;
@@ -81,6 +84,9 @@ class GenerationStream {
 
   const std::shared_ptr<Running> running_;
 };
+
+// How a stream ends whose client does not take its events: kResourceExhausted, kSlowReader.
+absl::Status SlowReader();
 
 struct RequestGateOptions {
   // When a refused client should try again.
@@ -96,7 +102,7 @@ struct RequestGateOptions {
 // whose client does not keep up is cancelled: its last event is kFailed with kResourceExhausted and
 // reason kSlowReader.
 //
-// Threads: any. No lock is held while `on_available` is called.
+// Threads: any. No lock of the gate is held while `on_available` is called.
 class RequestGate {
  public:
   // `generator` and `metrics` must outlive the gate.
@@ -126,7 +132,7 @@ class RequestGate {
   // `seconds`.
   bool WaitUntilIdle(double seconds);
 
-  // Cancels every request that runs.
+  // Ends every request that runs: cancelled, or, in a drain, failed with reason kDraining.
   void CancelAll();
 
   GateState state() const;

@@ -263,6 +263,28 @@ TEST_F(RequestGateTest, CancelAllEndsEverything) {
   EXPECT_THAT(gate_.running(), IsEmpty());
 }
 
+TEST_F(RequestGateTest, EndOfADrainSaysSo) {
+  const auto stream = Start("a");
+  gate_.BeginDrain();
+  gate_.CancelAll();
+  const auto event = (*stream)->Take();
+  EXPECT_EQ(event->reason, FinishReason::kFailed);
+  EXPECT_EQ(event->error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(event->error), kDraining);
+  EXPECT_TRUE(RetryAfterOf(event->error).has_value());
+}
+
+TEST_F(RequestGateTest, FailedStreamEndsWithItsStatusUnlessItEndsByItself) {
+  const auto a = Start("a");
+  (*a)->Fail(ResourceExhausted("enough"));
+  EXPECT_EQ((*a)->Take()->error, ResourceExhausted("enough"));
+  generator_.EndWhenCancelled(false);
+  const auto b = Start("b");
+  (*b)->Fail(ResourceExhausted("enough"));
+  generator_.Finish(2, FinishReason::kStopToken);
+  EXPECT_EQ((*b)->Take()->reason, FinishReason::kStopToken);
+}
+
 TEST_F(RequestGateTest, RefusalsAreCounted) {
   RequestInfo info;
   info.request_id.assign(200, 'x');
