@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "coordinator/request_limits.h"
+#include "model/json_scanner.h"
 
 namespace switchyard::coordinator {
 namespace {
@@ -20,9 +21,6 @@ namespace v1 = switchyard::generation::v1;
 namespace worker_v1 = switchyard::worker::v1;
 using Json = nlohmann::ordered_json;
 
-// JSON in a request may nest this deep; the JSON library copies recursively.
-constexpr int kMaxJsonDepth = 64;
-
 absl::Status BadField(absl::Status status, std::string_view field) {
   return WithField(std::move(status), field);
 }
@@ -30,63 +28,71 @@ absl::Status BadField(absl::Status status, std::string_view field) {
 // ---- conversations ------------------------------------------------------------------------------
 
 absl::StatusOr<Json> ParseTool(const std::string& text, const std::string& field) {
-  bool is_too_deep = false;
-  const auto watch_depth = [&](int depth, Json::parse_event_t, Json&) {
-    is_too_deep |= depth > kMaxJsonDepth;
-    return !is_too_deep;
-  };
-  Json tool = Json::parse(text, watch_depth, /*allow_exceptions=*/false);
-  if (is_too_deep) {
-    return BadField(InvalidArgument("{} nests too deep, limit: {}", field, kMaxJsonDepth), field);
-  }
-  if (!tool.is_object()) {
-    return BadField(InvalidArgument("{} is not the text of a JSON object", field), field);
-  }
-  return tool;
+  // The check comes first, since the JSON library recurses and scans all keys for each new one.
+  Json tool =
+      model::IsBoundedJson(text) ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : Json();
+  if (tool.is_object()) return tool;
+  return BadField(InvalidArgument("{} is not the text of a JSON object with at most {} levels and "
+                                  "{} members",
+                                  field, model::kMaxArgumentDepth, model::kMaxArgumentMembers),
+                  field);
 }
 
-absl::StatusOr<Json> FromProto(const google::protobuf::Value& value, int depth);
-
-absl::StatusOr<Json> FromProto(const google::protobuf::Struct& object, int depth) {
-  // A protobuf map has no order; a template must not depend on chance.
-  std::map<std::string, const google::protobuf::Value*> sorted;
-  for (const auto& [key, value] : object.fields()) sorted[key] = &value;
-  Json out = Json::object();
-  for (const auto& [key, value] : sorted) {
-    SWITCHYARD_ASSIGN_OR_RETURN(out[key], FromProto(*value, depth + 1));
-  }
-  return out;
-}
-
-absl::StatusOr<Json> FromProto(const google::protobuf::Value& value, int depth) {
-  if (depth > kMaxJsonDepth) {
-    return InvalidArgument("template_arguments nest too deep, limit: {}", kMaxJsonDepth);
-  }
-  switch (value.kind_case()) {
-    case google::protobuf::Value::kNumberValue: {
-      // Struct knows only doubles, a template would print 3 as 3.0.
-      const auto integer =
-          CheckedInteger("", value.number_value(), -(int64_t{1} << 53), int64_t{1} << 53);
-      return integer.ok() ? Json(*integer) : Json(value.number_value());
+// Converts google.protobuf.Struct, within the limits on JSON in requests.
+class StructConverter {
+ public:
+  absl::StatusOr<Json> Convert(const google::protobuf::Struct& object, int depth = 0) {
+    num_members_ += object.fields_size();
+    if (num_members_ > model::kMaxArgumentMembers) return TooLarge();
+    // A protobuf map has no order; a template must not depend on chance.
+    std::map<std::string, const google::protobuf::Value*> sorted;
+    for (const auto& [key, value] : object.fields()) sorted[key] = &value;
+    Json out = Json::object();
+    for (const auto& [key, value] : sorted) {
+      SWITCHYARD_ASSIGN_OR_RETURN(out[key], Convert(*value, depth + 1));
     }
-    case google::protobuf::Value::kStringValue:
-      return Json(value.string_value());
-    case google::protobuf::Value::kBoolValue:
-      return Json(value.bool_value());
-    case google::protobuf::Value::kStructValue:
-      return FromProto(value.struct_value(), depth);
-    case google::protobuf::Value::kListValue: {
-      Json out = Json::array();
-      for (const auto& element : value.list_value().values()) {
-        SWITCHYARD_ASSIGN_OR_RETURN(Json converted, FromProto(element, depth + 1));
-        out.push_back(std::move(converted));
+    return out;
+  }
+
+ private:
+  absl::StatusOr<Json> Convert(const google::protobuf::Value& value, int depth) {
+    if (depth > model::kMaxArgumentDepth) return TooLarge();
+    switch (value.kind_case()) {
+      case google::protobuf::Value::kNumberValue:
+        return Number(value.number_value());
+      case google::protobuf::Value::kStringValue:
+        return Json(value.string_value());
+      case google::protobuf::Value::kBoolValue:
+        return Json(value.bool_value());
+      case google::protobuf::Value::kStructValue:
+        return Convert(value.struct_value(), depth);
+      case google::protobuf::Value::kListValue: {
+        Json out = Json::array();
+        for (const auto& element : value.list_value().values()) {
+          SWITCHYARD_ASSIGN_OR_RETURN(Json converted, Convert(element, depth + 1));
+          out.push_back(std::move(converted));
+        }
+        return out;
       }
-      return out;
+      default:
+        return Json();
     }
-    default:
-      return Json();
   }
-}
+
+  static absl::Status TooLarge() {
+    return InvalidArgument("template_arguments must have at most {} levels and {} members",
+                           model::kMaxArgumentDepth, model::kMaxArgumentMembers);
+  }
+
+  // Struct knows only doubles, and a template would print 3 as 3.0.
+  static Json Number(double value) {
+    constexpr int64_t kLargest = int64_t{1} << 53;
+    const auto integer = CheckedInteger("", value, -kLargest, kLargest);
+    return integer.ok() ? Json(*integer) : Json(value);
+  }
+
+  int num_members_ = 0;
+};
 
 Json FromProto(const v1::ChatMessage& message) {
   Json out = {{"role", message.role()}, {"content", message.content()}};
@@ -108,7 +114,7 @@ absl::StatusOr<Json> ChatContext(const v1::ChatPrompt& chat, std::string_view fi
                                  const ServedModel& model) {
   Json context = Json::object();
   if (chat.has_template_arguments()) {
-    auto arguments = FromProto(chat.template_arguments(), 0);
+    auto arguments = StructConverter().Convert(chat.template_arguments());
     if (!arguments.ok()) {
       return BadField(arguments.status(), fmt::format("{}.template_arguments", field));
     }

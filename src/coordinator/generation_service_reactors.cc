@@ -80,7 +80,9 @@ absl::Status CallGeneration::EndOf(const GenerationEvent& event) const {
 
 void GenerateReactor::Begin(RequestGate& gate, absl::StatusOr<PreparedCall> call) {
   absl::Status status = call.status();
-  if (status.ok()) {
+  if (!status.ok()) {
+    gate.CountRefusal(status);
+  } else {
     status = generation_.Start(gate, std::move(*call), [this] { Pump(/*begins=*/false); });
   }
   if (!status.ok()) {
@@ -127,7 +129,9 @@ StreamGenerateReactor::~StreamGenerateReactor() {
 
 void StreamGenerateReactor::Begin(RequestGate& gate, absl::StatusOr<PreparedCall> call) {
   absl::Status status = call.status();
-  if (status.ok()) {
+  if (!status.ok()) {
+    gate.CountRefusal(status);
+  } else {
     status = generation_.Start(gate, std::move(*call), [this] { Pump(/*begins=*/false); });
   }
   if (!status.ok()) {

@@ -122,6 +122,9 @@ class RequestGate {
                                                           GenerationRequest request,
                                                           std::function<void()> on_available);
 
+  // Counts a request that an API refused before it came here, such as one with a wrong key.
+  void CountRefusal(const absl::Status& status) { metrics_.OnError(status); }
+
   // Where the engine stands: connect it with EngineOptions::on_state_change.
   void SetEngineState(EngineState state);
 

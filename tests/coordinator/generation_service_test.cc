@@ -651,6 +651,9 @@ TEST(GenerationServiceKeyTest, EveryMethodWantsAKey) {
   };
   using enum grpc::StatusCode;
   EXPECT_THAT(codes(nullptr), ::testing::Each(UNAUTHENTICATED));
+  EXPECT_THAT(fixture.metrics().Text(),
+              HasSubstr("switchyard_request_errors_total{code=\"UNAUTHENTICATED\"} 2\n"))
+      << "of the two that generate";
   EXPECT_THAT(codes("Bearer beta"), ::testing::Each(UNAUTHENTICATED));
   EXPECT_THAT(codes("Bearer alpha"),
               ElementsAre(OK, OK, OK, OK, INVALID_ARGUMENT, INVALID_ARGUMENT, INVALID_ARGUMENT));
