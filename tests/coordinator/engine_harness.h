@@ -22,6 +22,7 @@ struct Collected {
   int num_started = 0;
   int num_finished = 0;
   std::vector<int64_t> progress;  // num_prefilled of every event
+  std::vector<StepCosts> costs;   // of every event
   GenerationEvent last;
 };
 
@@ -60,6 +61,7 @@ class EngineHarness {
       c.progress.push_back(event.num_prefilled);
       c.text += event.text;
       c.token_ids.insert(c.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+      c.costs.push_back(event.costs);
       c.last = event;
       changed_.notify_all();
     });
@@ -87,10 +89,14 @@ class EngineHarness {
   }
 
   // Tokens that a generation must give: what the fake samples, up to an end token or `max_tokens`.
-  std::vector<int32_t> Expected(std::vector<int32_t> tokens, int max_tokens) const {
+  std::vector<int32_t> Expected(std::vector<int32_t> tokens, int max_tokens,
+                                int min_tokens = 0) const {
     std::vector<int32_t> out;
     while (static_cast<int>(out.size()) < max_tokens) {
       out.push_back(testing::FakeWorker::NextToken(worker_options_, tokens));
+      if (out.back() == worker_options_.eos && static_cast<int>(out.size()) <= min_tokens) {
+        out.back() = worker_options_.first_token;
+      }
       if (out.back() == worker_options_.eos) break;
       tokens.push_back(out.back());
     }
