@@ -56,8 +56,10 @@ void Sequence::Lose() {
 }
 
 void Sequence::AddCosts(const StepCosts& step) {
-  costs_ += step;
-  if (request_.return_step_costs) step_costs_ += step;
+  StepCosts own = step;
+  if (costs_.num_steps == 0) own.idle_seconds = 0;  // the worker did not wait for this generation
+  costs_ += own;
+  if (request_.return_step_costs) step_costs_ += own;
 }
 
 void Sequence::Admit(int64_t cached_tokens, double now_seconds) {

@@ -17,8 +17,10 @@ struct StageTotal {
 struct StepCosts {
   // By worker::v1::Stage; the entries of STAGE_UNSPECIFIED and STAGE_IDLE stay 0.
   std::array<StageTotal, switchyard::worker::v1::Stage_ARRAYSIZE> stages{};
-  double seconds = 0;       // wall time of the steps
-  double idle_seconds = 0;  // that the worker waited for plans before them; not in `seconds`
+  double seconds = 0;  // wall time of the steps
+  // That the worker waited for the plans of these steps; not in `seconds`. Of a generation, without
+  // the wait before its first step.
+  double idle_seconds = 0;
   int64_t num_steps = 0;
 
   // Adds one step.

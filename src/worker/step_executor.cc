@@ -415,7 +415,9 @@ absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
   ledger_[v1::STAGE_HOST].seconds += Now() - start;
   if (!work_.empty()) {
     forward_->Run(batch_, *kv_cache_, *state_, ledger_);
+    const double computed = Now();
     AdvanceSlots();
+    ledger_[v1::STAGE_HOST].seconds += Now() - computed;
     FinishOutputs();
     for (const Work& work : work_) {
       if (work.chunk == nullptr || !work.chunk->has_save_checkpoint()) continue;

@@ -231,7 +231,7 @@ TEST(EngineCostsTest, AGenerationIsToldWhatItsStepsCost) {
   const StepCosts& costs = c.last.costs;
   EXPECT_EQ(costs.num_steps, 11);
   EXPECT_EQ(costs.seconds, 11 * testing::FakeWorker::kStepSeconds);
-  EXPECT_EQ(costs.idle_seconds, 11 * testing::FakeWorker::kIdleSeconds);
+  EXPECT_EQ(costs.idle_seconds, 10 * testing::FakeWorker::kIdleSeconds);
   EXPECT_EQ(costs.stages[worker::v1::STAGE_HEAD].weight_bytes,
             11 * static_cast<int64_t>(testing::FakeWorker::kHeadBytes));
   EXPECT_EQ(costs.stages[worker::v1::STAGE_EXPERTS_DEVICE].seconds,

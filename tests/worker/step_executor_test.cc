@@ -1,5 +1,6 @@
 #include "worker/step_executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -274,6 +275,68 @@ TEST_F(StepExecutorTest, RejectedDraftsDoNotCountForPenalties) {
     return engine.Run(next).slots(0).token_ids(0);
   };
   EXPECT_EQ(sample_after(true), sample_after(false));
+}
+
+TEST_F(StepExecutorTest, NoStopTokenBeforeMinNewTokens) {
+  EngineHarness engine = Open();
+  const std::vector<uint32_t> plain =
+      Ids(Generate(engine, 30, [](v1::SlotStart& start) { start.set_max_new_tokens(6); }));
+  static uint32_t stop_id;
+  stop_id = plain[2];
+  const auto run = [&](void (*change)(v1::SlotStart&)) {
+    return Ids(Generate(engine, 30, change));
+  };
+  const std::vector<uint32_t> stopped = run([](v1::SlotStart& start) {
+    start.set_max_new_tokens(20);
+    start.add_stop_token_ids(stop_id);
+  });
+  EXPECT_EQ(stopped.back(), stop_id);
+  EXPECT_LE(stopped.size(), 3u);
+  const std::vector<uint32_t> longer = run([](v1::SlotStart& start) {
+    start.set_max_new_tokens(20);
+    start.add_stop_token_ids(stop_id);
+    start.set_min_new_tokens(10);
+  });
+  ASSERT_GE(longer.size(), 11u);
+  EXPECT_EQ(std::count(longer.begin(), longer.begin() + 10, stop_id), 0);
+}
+
+// Where all ids are masked nothing can be sampled: as with logits that are not numbers, the slot
+// fails alone.
+TEST_F(StepExecutorTest, ASlotThatGivesNoTokenFailsAlone) {
+  const auto run = [&](bool has_failing) {
+    EngineHarness engine = Open();
+    v1::StepPlan plan = engine.NewPlan();
+    engine.AddStart(plan, 0).set_max_new_tokens(8);
+    engine.AddChunk(plan, 0, 0, absl::MakeSpan(tokens_).subspan(0, 20)).set_sample(true);
+    engine.AddDecode(plan, 0);
+    v1::SlotStart& other = engine.AddStart(plan, 1);
+    if (has_failing) {
+      other.set_min_new_tokens(1);
+      for (int64_t id = 0; id < engine.vocab_size(); ++id) {
+        other.add_stop_token_ids(static_cast<uint32_t>(id));
+      }
+    }
+    engine.AddChunk(plan, 1, 0, absl::MakeSpan(tokens_).subspan(3, 20)).set_sample(true);
+    engine.AddDecode(plan, 1);
+    plan.set_run_ahead(8);
+    engine.Begin(plan);
+    std::vector<uint32_t> ids;
+    for (uint32_t step = 0; step < 8; ++step) {
+      const v1::StepResult result = engine.Step(plan, step);
+      for (const v1::SlotResult& slot : result.slots()) {
+        if (slot.slot() == 0) ids.push_back(slot.token_ids(0));
+        if (slot.slot() == 1 && has_failing) {
+          EXPECT_EQ(step, 0u);
+          EXPECT_EQ(slot.stop(), v1::SLOT_STOP_FAILED);
+          EXPECT_EQ(slot.token_ids_size(), 0);
+          EXPECT_NE(slot.error(), "");
+        }
+      }
+    }
+    return ids;
+  };
+  EXPECT_EQ(run(true), run(false));
 }
 
 TEST_F(StepExecutorTest, LedgerCoversTheStep) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "app/command.h"
+#include "app/cost_report.h"
 #include "app/engine_setup.h"
 #include "app/exit_code.h"
 #include "app/interrupt.h"
@@ -36,6 +37,7 @@ struct RunOptions {
   bool raw = false;
   std::string thinking = "on";
   bool ignore_eos = false;
+  bool stats = false;
   std::vector<std::string> stop;
   std::string output;
 
@@ -207,12 +209,19 @@ absl::StatusOr<Prompt> RenderChat(const RunOptions& options, const LoadedModel& 
       {{"messages", std::move(messages)}, {"enable_thinking", options.thinking == "on"}});
 }
 
+// What follows the text: its end or all of it as data, then speeds and costs.
 absl::Status PrintAnswer(const RunOptions& options, const Answer& answer) {
   if (options.output == "json") {
-    return WriteOutput(
-        ResultJson(answer).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    nlohmann::ordered_json result = ResultJson(answer);
+    if (options.stats) result["stats"] = CostsJson(answer.last().costs);
+    SWITCHYARD_RETURN_IF_ERROR(
+        WriteOutput(result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
+  } else {
+    SWITCHYARD_RETURN_IF_ERROR(WriteOutput("\n"));
   }
-  return WriteOutput("\n");
+  WriteMessage(SpeedLine(answer.last()) + "\n");
+  if (options.stats && options.output == "text") WriteMessage(CostTable(answer.last().costs));
+  return absl::OkStatus();
 }
 
 absl::Status RunOnce(const RunOptions& options, const LoadedModel& model,
@@ -231,9 +240,7 @@ absl::Status RunOnce(const RunOptions& options, const LoadedModel& model,
   Answer answer;
   SWITCHYARD_RETURN_IF_ERROR(answer.Run(generator, MakeRequest(options, std::move(prompt)),
                                         /*print=*/options.output == "text"));
-  SWITCHYARD_RETURN_IF_ERROR(PrintAnswer(options, answer));
-  WriteMessage(SpeedLine(answer.last()) + "\n");
-  return absl::OkStatus();
+  return PrintAnswer(options, answer);
 }
 
 // The answer as the template takes it in the turns after it.
@@ -275,7 +282,6 @@ absl::Status Chat(const RunOptions& options, const LoadedModel& model,
     SWITCHYARD_RETURN_IF_ERROR(answer.Run(generator, MakeRequest(options, std::move(prompt)),
                                           /*print=*/options.output == "text"));
     SWITCHYARD_RETURN_IF_ERROR(PrintAnswer(options, answer));
-    WriteMessage(SpeedLine(answer.last()) + "\n");
     messages.push_back(AssistantMessage(answer.text(), opens_reasoning));
   }
 }
@@ -325,6 +331,7 @@ void AddRunCommand(CLI::App& app, CommandBody& body) {
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   command->add_flag("--ignore-eos", options->ignore_eos, "Go on after the model's end token");
+  command->add_flag("--stats", options->stats, "Show where the time went, stage by stage");
   command->add_option("--stop", options->stop, "Text that ends the answer; may be repeated");
   AddSamplingOptions(*command, *options);
   CLI::Option* seed =
