@@ -224,11 +224,10 @@ absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const mode
     source.view.rows = rows.num_rows();
     source.read = [&](int64_t first, int64_t count, std::byte* out) {
       return rows.ForEachStretch(first, count, [&](int64_t file_row, int64_t num_rows) {
+        std::byte* const begin = out;
         const auto bytes = static_cast<size_t>(num_rows * tensor.row_bytes());
-        const absl::Status status =
-            file.Read(tensor, file_row, num_rows, absl::MakeSpan(out, bytes));
         out += bytes;
-        return status;
+        return file.Read(tensor, file_row, num_rows, absl::MakeSpan(begin, bytes));
       });
     };
     absl::StatusOr<std::unique_ptr<kernels::Weight>> weight = backend.LoadWeight(source, use);

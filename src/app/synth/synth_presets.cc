@@ -195,9 +195,9 @@ const std::vector<std::string>& SynthPresetNames() {
 absl::StatusOr<SynthOptions> SynthPreset(std::string_view name, std::string_view architecture) {
   std::string known;
   for (const Preset& preset : kPresets) {
-    if (preset.architecture == architecture && preset.name == name) return preset.make();
-    if (preset.architecture == architecture)
-      known += (known.empty() ? "" : ", ") + std::string(preset.name);
+    if (preset.architecture != architecture) continue;
+    if (preset.name == name) return preset.make();
+    known += (known.empty() ? "" : ", ") + std::string(preset.name);
   }
   if (!known.empty()) {
     return InvalidArgument("unknown preset of {}: {}, known: {}", architecture, name, known);
