@@ -129,7 +129,9 @@ class Engine::Impl : private WorkerEvents {
     double now_seconds;  // when the step ended, not when this thread gets to it
   };
   struct LostMessage {
-    absl::Status status;
+    // Text, not the status: what a status holds is shared between its copies, so that both threads
+    // would free it.
+    std::string cause;
     bool returns;
   };
   struct CheckMessage {
@@ -151,7 +153,7 @@ class Engine::Impl : private WorkerEvents {
   void OnReady(uint64_t epoch) override { Post(ReadyMessage{epoch}); }
   void OnResult(const v1::StepResult& result) override { Post(ResultMessage{result, Now()}); }
   void OnLost(const absl::Status& status, bool returns) override {
-    Post(LostMessage{status, returns});
+    Post(LostMessage{std::string(Message(status)), returns});
   }
 
   // ---- the engine's thread -------------------------------------------------------------------
@@ -210,7 +212,7 @@ class Engine::Impl : private WorkerEvents {
 
   void Handle(ReadyMessage& message) {
     if (counters_.state == EngineState::kFailed) return;
-    if (counters_.state == EngineState::kServing) LoseWorker(LossStatus(absl::OkStatus()));
+    if (counters_.state == EngineState::kServing) LoseWorker(LossStatus("it began anew"));
     epoch_ = message.epoch;
     SetState(EngineState::kServing);
   }
@@ -218,7 +220,7 @@ class Engine::Impl : private WorkerEvents {
   void Handle(LostMessage& message) {
     if (counters_.state == EngineState::kFailed) return;
     ++counters_.num_losses;
-    const absl::Status status = LossStatus(message.status);
+    const absl::Status status = LossStatus(message.cause);
     if (!message.returns) {
       Fail(status);
       return;
@@ -242,7 +244,7 @@ class Engine::Impl : private WorkerEvents {
     counters_.costs += costs;
     for (const v1::SlotResult& slot_result : result.slots()) {
       if (slot_result.slot() >= static_cast<uint32_t>(books_.num_slots())) {
-        Fail(LossStatus(Unavailable("it reports an unknown slot: {}", slot_result.slot())));
+        Fail(LossStatus(fmt::format("it reports an unknown slot: {}", slot_result.slot())));
         return;
       }
       Sequence* sequence = books_.at(slot_result.slot());
@@ -353,10 +355,9 @@ class Engine::Impl : private WorkerEvents {
 
   // ---- losses ----------------------------------------------------------------------------------
 
-  absl::Status LossStatus(const absl::Status& cause) const {
-    return WithRetryAfter(
-        WithReason(Unavailable("the worker was lost: {}", Message(cause)), kWorkerLost),
-        options_.retry_after_seconds);
+  absl::Status LossStatus(std::string_view cause) const {
+    return WithRetryAfter(WithReason(Unavailable("the worker was lost: {}", cause), kWorkerLost),
+                          options_.retry_after_seconds);
   }
 
   // Nothing is left of what the worker held. Running sequences wait again, in their order and
@@ -455,7 +456,7 @@ class Engine::Impl : private WorkerEvents {
       ++outstanding_plans_;
       ++counters_.num_plans;
       if (absl::Status status = worker_->Submit(std::move(plan)); !status.ok()) {
-        Fail(LossStatus(WithContext(status, "it refused a plan")));
+        Fail(LossStatus(fmt::format("it refused a plan: {}", Message(status))));
         return;
       }
     }
