@@ -33,6 +33,10 @@ constexpr int kMaxOutstandingPlans = 2;
 // handed to the system's wait.
 constexpr double kMaxWaitSeconds = 3600;
 
+// What a client is told to wait when the queue is full: a place is free as soon as any generation
+// ends.
+constexpr double kRetryAfterFullQueueSeconds = 1;
+
 FinishReason ReasonFor(v1::SlotStop stop, bool limit_is_context) {
   switch (stop) {
     case v1::SLOT_STOP_TOKEN:
@@ -78,9 +82,10 @@ class Engine::Impl : private WorkerEvents {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
     if (num_queued_ >= options_.max_waiting) {
-      return WithReason(
-          ResourceExhausted("too many generations are waiting: {}", options_.max_waiting),
-          kQueueFull);
+      return WithRetryAfter(WithReason(ResourceExhausted("too many generations are waiting: {}",
+                                                         options_.max_waiting),
+                                       kQueueFull),
+                            kRetryAfterFullQueueSeconds);
     }
     // Every generation without a seed gets one of its own, so that no two give the same text.
     if (!request.sampling.has_seed()) request.sampling.set_seed(seeds_());
