@@ -245,6 +245,23 @@ void FakeWorker::Compute(Slot& slot, int32_t token) {
   page_tokens_.at(slot.pages[position / kPageTokens])[position % kPageTokens] = token;
 }
 
+namespace {
+
+// The token has half of the probability, each of the ids from 0 on half of what is left.
+void AddLogprobs(int32_t token, uint32_t num_top, v1::SlotResult& out) {
+  constexpr float kLogHalf = -0.6931472f;
+  v1::TokenLogprob& sampled = *out.add_logprobs();
+  sampled.set_token_id(static_cast<uint32_t>(token));
+  sampled.set_logprob(kLogHalf);
+  for (uint32_t i = 0; i < num_top; ++i) {
+    v1::TokenLogprob& top = *out.add_top_logprobs();
+    top.set_token_id(i == 0 ? static_cast<uint32_t>(token) : i);
+    top.set_logprob(static_cast<float>(i + 1) * kLogHalf);
+  }
+}
+
+}  // namespace
+
 void FakeWorker::Sample(uint32_t index, Slot& slot, v1::StepResult& result) {
   for (size_t t = 0; t < slot.tokens.size(); ++t) {
     if (page_tokens_.at(slot.pages[t / kPageTokens])[t % kPageTokens] != slot.tokens[t]) {
@@ -270,6 +287,7 @@ void FakeWorker::Sample(uint32_t index, Slot& slot, v1::StepResult& result) {
   slot.last_sampled = token;
   ++slot.num_sampled;
   out.add_token_ids(token);
+  if (slot.start.has_num_logprobs()) AddLogprobs(token, slot.start.num_logprobs(), out);
   const auto& stops = slot.start.stop_token_ids();
   if (std::find(stops.begin(), stops.end(), static_cast<uint32_t>(token)) != stops.end()) {
     out.set_stop(v1::SLOT_STOP_TOKEN);
