@@ -18,8 +18,8 @@ build_packages=(
   libssl-dev
 )
 test_packages=(
-  libgtest-dev libgmock-dev libpcre2-dev python3 python3-jinja2 python3-venv python3-grpcio
-  python3-protobuf grpc-proto curl
+  libgtest-dev libgmock-dev libpcre2-dev python3 python3-jinja2 python3-yaml python3-venv
+  python3-grpcio python3-protobuf grpc-proto curl
 )
 fuzz_packages=(clang-14 libclang-rt-14-dev)
 # Releases without version 14 lack only the format check, so this one is no must.

@@ -228,7 +228,7 @@ void HttpConnection::ReadHead() {
   SetDeadline(options.header_seconds);
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(options.max_header_bytes));
-  parser_->body_limit(options.max_body_bytes);
+  parser_->body_limit(boost::none);  // OnWholeHead() sets it
   beast_http::async_read_header(
       socket_, buffer_, *parser_,
       [self = shared_from_this()](ErrorCode error, size_t) { self->OnHead(error); });
@@ -303,6 +303,12 @@ void HttpConnection::OnWholeHead() {
     Handle();
     return;
   }
+  body_limit_ = owner_->handler().MaxBodyBytes(request_, owner_->options().max_body_bytes);
+  if (parser_->content_length().value_or(0) > body_limit_) {
+    OnReadError(beast_http::error::body_limit, &request_);
+    return;
+  }
+  parser_->body_limit(body_limit_);
   state_ = State::kReadingBody;
   SetDeadline(owner_->options().body_seconds);
   const bool is_awaited = !request_.Header("Expect").empty() && !exchange_.is_http_1_0;
@@ -353,7 +359,7 @@ void HttpConnection::OnReadError(ErrorCode error, const HttpRequest* head) {
         431, fmt::format("the head is too long, limit: {} bytes", options.max_header_bytes), head));
   } else if (error == beast_http::error::body_limit) {
     RefuseAndClose(handler.ErrorResponse(
-        413, fmt::format("the body is too long, limit: {} bytes", options.max_body_bytes), head));
+        413, fmt::format("the body is too long, limit: {} bytes", body_limit_), head));
   } else if (error.category() == ErrorCode(beast_http::error::bad_method).category() &&
              error != beast_http::error::end_of_stream &&
              error != beast_http::error::partial_message) {
@@ -573,7 +579,8 @@ void HttpConnection::OnPeerClosed() {
     Close();
     return;
   }
-  if (const auto on_closed = std::exchange(exchange_.callbacks.on_closed, nullptr)) on_closed();
+  const auto callbacks = std::exchange(exchange_.callbacks, HttpResponder::Callbacks());
+  if (callbacks.on_closed) callbacks.on_closed();
 }
 
 // Closing a socket while bytes that nobody read wait in it resets the connection, and the client

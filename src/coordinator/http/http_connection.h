@@ -134,6 +134,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool has_timed_out_ = false;        // the read under way was cancelled by the deadline
   std::optional<Parser> parser_;
   HttpRequest request_;
+  size_t body_limit_ = 0;  // of the present request
 
   Exchange exchange_;
   std::string pending_;    // to be written next

@@ -1,6 +1,7 @@
 // What the HTTP server and those who answer requests know of each other.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,7 +32,7 @@ class HttpResponder {
 
   virtual ~HttpResponder() = default;
 
-  // Both kinds of callbacks are dropped when the exchange ends.
+  // Both are dropped when the exchange ends and when on_closed was called.
   virtual void SetCallbacks(Callbacks callbacks) = 0;
 
   // Runs `work` on the strand, never within this call. Not at all if the connection is gone.
@@ -66,6 +67,12 @@ class HttpHandler {
 
   // Looks at a request before its body is read; a response refuses it.
   virtual std::optional<HttpResponse> Refuse(const HttpRequest& head) = 0;
+
+  // Bytes that the body may have; `usual` is HttpServerOptions::max_body_bytes.
+  virtual size_t MaxBodyBytes(const HttpRequest& head, size_t usual) {
+    (void)head;
+    return usual;
+  }
 
   virtual void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) = 0;
 

@@ -114,8 +114,8 @@ class HttpServer::Core : public HttpConnectionOwner, public std::enable_shared_f
     lock.unlock();
     // What computes in the background may still answer: into nothing, by now.
     background_.join();
+    // Without io_.stop(): what was cancelled must run, since it holds connections.
     work_.reset();
-    io_.stop();
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
