@@ -63,6 +63,7 @@ constexpr Arrow kArrows[] = {
     {"worker", "proto"},
     {"worker", "protobuf"},
     {"worker", "grpc", "worker_service"},
+    {"worker", "grpc", "worker_session"},
     {"coordinator", "base"},
     {"coordinator", "model"},
     {"coordinator", "placement"},
@@ -86,8 +87,8 @@ constexpr Arrow kArrows[] = {
     {"app", "protobuf"},
     {"app", "cli11"},
     {"app", "toml"},
-    {"app", "nlohmann"},             // commands print JSON
-    {"app", "grpc", "load_client"},  // bench-serve drives servers
+    {"app", "nlohmann"},  // commands print JSON
+    {"app", "grpc"},      // servers, and bench-serve that drives one
     {"app", "boost", "load_client"},
 };
 
