@@ -210,7 +210,7 @@ void Cluster::Lose(Member& member, const absl::Status& status, bool is_stale_pro
   member.phase = Phase::kVacant;
   SeeProcess(info);
   if (had_session) {
-    LogWarning("{}", Message(lost));
+    Log(member.is_shut_down ? LogLevel::kInfo : LogLevel::kWarning, "{}", Message(lost));
     ++num_losses_;
     // The worker's mistake, or a group that goes on without it.
     member.stream->Close(absl::IsInvalidArgument(status)
@@ -238,11 +238,7 @@ void Cluster::OnProcessExit(const std::string& worker_id, uint32_t pid, const ab
     return process.worker_id == worker_id && process.pid == pid;
   });
   if (state_ == GroupState::kStopped) return;
-  if (!returns) {
-    LoseGroup(status, /*returns=*/false);
-    Stop(status);
-    return;
-  }
+  if (!returns) return Fail(status);
   for (Member& member : members_) {
     if (member.phase == Phase::kVacant || member.info.worker_id() != worker_id ||
         member.info.pid() != pid) {
@@ -250,6 +246,12 @@ void Cluster::OnProcessExit(const std::string& worker_id, uint32_t pid, const ab
     }
     Lose(member, status, /*is_stale_process=*/false);
   }
+}
+
+void Cluster::Fail(const absl::Status& status) {
+  if (state_ == GroupState::kStopped) return;
+  LoseGroup(status, /*returns=*/false);
+  Stop(status);
 }
 
 void Cluster::Stop(const absl::Status& status) {

@@ -147,6 +147,9 @@ class Cluster {
   // Errors: kInvalidArgument (our own bug).
   absl::Status Submit(switchyard::worker::v1::StepPlan plan);
 
+  // Loses the group for good.
+  void Fail(const absl::Status& status);
+
   // Ends all sessions; nothing happens any more, and no event comes.
   void Stop(const absl::Status& status);
 

@@ -16,6 +16,7 @@ namespace v1 = switchyard::worker::v1;
 constexpr int kMaxTokensPerStep = 16;
 // The enum of stages is far smaller; the ledger lists each once.
 constexpr int kMaxCosts = 64;
+constexpr size_t kMaxErrorBytes = 4096;  // becomes part of an answer to a client
 
 absl::Status CheckSeconds(const char* field, double seconds) {
   if (std::isfinite(seconds) && seconds >= 0) return absl::OkStatus();
@@ -112,6 +113,7 @@ absl::Status PlanBook::Accept(const v1::StepResult& result) {
                            plan.number, plan.run_ahead);
   }
   SWITCHYARD_RETURN_IF_ERROR(CheckSeconds("seconds", result.seconds()));
+  SWITCHYARD_RETURN_IF_ERROR(CheckSeconds("idle_seconds", result.idle_seconds()));
   if (result.costs_size() > kMaxCosts) {
     return InvalidArgument("result has too many entries: costs, got: {}", result.costs_size());
   }
@@ -164,6 +166,9 @@ absl::Status PlanBook::CheckSlot(const Plan& plan, bool is_first_step,
   if (!v1::SlotStop_IsValid(result.stop())) {
     return InvalidArgument("reason is unknown: slots.stop, got: {}",
                            static_cast<int>(result.stop()));
+  }
+  if (result.error().size() > kMaxErrorBytes) {
+    return InvalidArgument("text is too long: slots.error, got bytes: {}", result.error().size());
   }
   const int64_t num_logit_rows = runs_chunk && part->return_all_logits ? part->num_chunk_tokens
                                  : part->return_logits && may_sample   ? 1

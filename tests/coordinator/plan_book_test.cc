@@ -172,6 +172,9 @@ const BadResult kBadResults[] = {
      [](v1::StepResult& r) {
        r.mutable_slots(0)->mutable_logprobs(0)->set_logprob(std::nanf(""));
      }},
+    {"ErrorTooLong", "slots.error",
+     [](v1::StepResult& r) { r.mutable_slots(0)->set_error(std::string(5000, 'x')); }},
+    {"IdleTimeIsNegative", "idle_seconds", [](v1::StepResult& r) { r.set_idle_seconds(-1); }},
     {"NegativeTime", "seconds", [](v1::StepResult& r) { r.set_seconds(-1); }},
     {"TimeIsNan", "seconds", [](v1::StepResult& r) { r.set_seconds(std::nan("")); }},
     {"CostIsInfinite", "costs.seconds",

@@ -1,0 +1,112 @@
+#include "coordinator/cluster_thread.h"
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "base/status.h"
+
+namespace switchyard::coordinator {
+namespace {
+
+constexpr double kTicksPerHeartbeat = 5;
+
+}  // namespace
+
+ClusterThread::ClusterThread(const ClusterOptions& options, StaleProcess on_stale_process)
+    : tick_seconds_(options.heartbeat_seconds / kTicksPerHeartbeat),
+      on_stale_process_(std::move(on_stale_process)),
+      cluster_(options, MonotonicClock::Get(), *this),
+      thread_([this] { Run(); }) {}
+
+ClusterThread::~ClusterThread() {
+  {
+    std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  events_ = nullptr;
+  cluster_.Stop(Unavailable("the coordinator ends"));
+}
+
+void ClusterThread::Run() {
+  double next_tick = 0;
+  std::vector<absl::AnyInvocable<void(Cluster&)>> batch;
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    batch.swap(inbox_);
+    lock.unlock();
+    for (auto& what : batch) what(cluster_);
+    batch.clear();
+    const double now = MonotonicClock::Get().NowSeconds();
+    if (now >= next_tick) {
+      cluster_.Tick();
+      next_tick = now + tick_seconds_;
+    }
+    lock.lock();
+    changed_.wait_for(lock, std::chrono::duration<double>(next_tick - now),
+                      [&] { return is_stopping_ || !inbox_.empty(); });
+  }
+}
+
+void ClusterThread::Post(absl::AnyInvocable<void(Cluster&)> what) {
+  {
+    std::lock_guard lock(mutex_);
+    if (is_stopping_) return;
+    inbox_.push_back(std::move(what));
+  }
+  changed_.notify_all();
+}
+
+void ClusterThread::Call(absl::AnyInvocable<void(Cluster&)> what) {
+  // Fulfilled by its destruction too, should the thread end before.
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> future = done->get_future();
+  Post([done = std::move(done), what = std::move(what)](Cluster& cluster) mutable {
+    what(cluster);
+    done->set_value();
+  });
+  future.wait();
+}
+
+void ClusterThread::Attach(WorkerEvents& events) {
+  Post([this, &events](Cluster&) {
+    events_ = &events;
+    if (ready_epoch_ != 0) events.OnReady(ready_epoch_);
+    if (!end_.ok()) events.OnLost(end_, /*returns=*/false);
+  });
+}
+
+void ClusterThread::Detach() {
+  Call([this](Cluster&) { events_ = nullptr; });
+}
+
+ClusterStatus ClusterThread::status() {
+  ClusterStatus status;
+  Call([&status](Cluster& cluster) { status = cluster.status(); });
+  return status;
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+void ClusterThread::OnReady(uint64_t epoch) {
+  ready_epoch_ = epoch;
+  if (events_ != nullptr) events_->OnReady(epoch);
+}
+
+void ClusterThread::OnResult(const switchyard::worker::v1::StepResult& result) {
+  if (events_ != nullptr) events_->OnResult(result);
+}
+
+void ClusterThread::OnLost(const absl::Status& status, bool returns) {
+  ready_epoch_ = 0;
+  if (!returns) end_ = status;
+  if (events_ != nullptr) events_->OnLost(status, returns);
+}
+
+void ClusterThread::OnStaleProcess(const std::string& worker_id, uint32_t pid) {
+  on_stale_process_(worker_id, pid);
+}
+
+}  // namespace switchyard::coordinator
