@@ -23,6 +23,7 @@ void AddBenchServeCommand(CLI::App& app, CommandBody& body);
 void AddSweepCommand(CLI::App& app, CommandBody& body);
 void AddDoctorCommand(CLI::App& app, CommandBody& body);
 void AddSynthCommand(CLI::App& app, CommandBody& body);
+void AddWorkerCommand(CLI::App& app, CommandBody& body);
 void AddVersionCommand(CLI::App& app, CommandBody& body);
 void AddCompletionCommand(CLI::App& app, CommandBody& body);
 

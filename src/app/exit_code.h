@@ -14,6 +14,7 @@ enum class ExitCode : int {
   kModelRejected = 3,  // the model file is missing, damaged or of an unknown kind
   kHardwareUnfit = 4,  // too little memory, no such device
   kWorkerLost = 5,     // the worker failed while it ran
+  kStuck = 70,         // a worker whose step did not end
   kInterrupted = 130,  // by SIGINT or SIGTERM
 };
 

@@ -26,7 +26,7 @@ CLI::Option* AddCount(CLI::App& command, const std::string& name, T& value,
 
 }  // namespace
 
-void AddDeviceOptions(CLI::App& command, ModelOptions& options) {
+void AddBackendOptions(CLI::App& command, ModelOptions& options) {
   command.add_option("--device", options.device, "Where to compute")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
@@ -40,6 +40,10 @@ void AddDeviceOptions(CLI::App& command, ModelOptions& options) {
                   "Instruction set of the CPU kernels (default: the best this machine has)")
       ->check(CLI::IsMember({"scalar", "avx2", "avx512vnni"}))
       ->envname("SWITCHYARD_CPU_LEVEL");
+}
+
+void AddDeviceOptions(CLI::App& command, ModelOptions& options) {
+  AddBackendOptions(command, options);
   command.add_option("--kv-type", options.kv_type, "Type of cached keys and values")
       ->check(CLI::IsMember({"f32", "f16", "q8_0"}))
       ->capture_default_str();

@@ -28,6 +28,9 @@ inline constexpr int64_t kDefaultContext = 32768;
 // Adds `MODEL` and the flags to `command`. Values are checked while flags are read.
 void AddModelOptions(CLI::App& command, ModelOptions& options);
 
+// Adds only the flags that choose a backend: device, threads, level.
+void AddBackendOptions(CLI::App& command, ModelOptions& options);
+
 // Adds only the flags that say where and how fast to compute (for commands with a MODEL of their
 // own form).
 void AddDeviceOptions(CLI::App& command, ModelOptions& options);

@@ -63,6 +63,7 @@ int Main(int argc, char** argv) {
   AddSweepCommand(app, body);
   AddDoctorCommand(app, body);
   AddSynthCommand(app, body);
+  AddWorkerCommand(app, body);
   AddVersionCommand(app, body);
   AddCompletionCommand(app, body);
 

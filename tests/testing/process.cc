@@ -1,6 +1,7 @@
 #include "testing/process.h"
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
@@ -85,6 +86,73 @@ ProcessResult RunProcess(const std::vector<std::string>& arguments, const Proces
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   return result;
+}
+
+BackgroundProcess::BackgroundProcess(const std::vector<std::string>& arguments) {
+  std::array<int, 2> output;
+  SWITCHYARD_CHECK(pipe2(output.data(), O_CLOEXEC) == 0);
+  const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  pid_ = fork();
+  SWITCHYARD_CHECK(pid_ >= 0);
+  if (pid_ == 0) Exec(arguments, {}, in, output[1], output[1]);
+  close(in);
+  close(output[1]);
+  output_fd_ = output[0];
+  reader_ = std::thread([this] { Collect(); });
+}
+
+BackgroundProcess::~BackgroundProcess() {
+  if (!is_reaped_) {
+    kill(pid_, SIGKILL);
+    Wait();
+  }
+}
+
+void BackgroundProcess::Signal(int signal) const { SWITCHYARD_CHECK(kill(pid_, signal) == 0); }
+
+void BackgroundProcess::Collect() {
+  std::array<char, 4096> buffer;
+  while (true) {
+    const ssize_t count = read(output_fd_, buffer.data(), buffer.size());
+    std::lock_guard lock(mutex_);
+    if (count > 0) output_.append(buffer.data(), static_cast<size_t>(count));
+    is_closed_ = count <= 0;
+    changed_.notify_all();
+    if (is_closed_) return;
+  }
+}
+
+bool BackgroundProcess::WaitForOutput(const std::string& text, int count, double seconds) {
+  const auto has_come = [&] {
+    int found = 0;
+    for (size_t at = output_.find(text); at != std::string::npos;
+         at = output_.find(text, at + text.size())) {
+      ++found;
+    }
+    return found >= count;
+  };
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                    [&] { return is_closed_ || has_come(); });
+  return has_come();
+}
+
+std::string BackgroundProcess::output() const {
+  std::lock_guard lock(mutex_);
+  return output_;
+}
+
+ProcessResult BackgroundProcess::Wait() {
+  if (is_reaped_) return result_;
+  reader_.join();  // ends with the program
+  close(output_fd_);
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  is_reaped_ = true;
+  if (WIFEXITED(status)) result_.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) result_.signal = WTERMSIG(status);
+  result_.out = output_;
+  return result_;
 }
 
 }  // namespace switchyard::testing

@@ -1,0 +1,199 @@
+#include "app/worker_group.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <random>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include <grpcpp/grpcpp.h>
+
+#include "app/exit_code.h"
+#include "app/local_worker.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/status_macros.h"
+#include "coordinator/remote_worker.h"
+#include "coordinator/worker_session_service.h"
+#include "model/model_digest.h"
+
+namespace switchyard::app {
+namespace {
+
+namespace v1 = switchyard::worker::v1;
+
+constexpr double kShutdownSeconds = 1;  // of the server, once its sessions are closed
+
+v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
+                          const worker::WorkerOptions& worker, const std::string& digest) {
+  v1::Configure configure;
+  std::error_code ignored;  // then the path stays as it is
+  const std::string path = model.file.path(0);
+  const auto absolute = std::filesystem::absolute(path, ignored);
+  configure.set_model_path(ignored ? path : absolute.string());
+  configure.set_model_digest(digest);
+  v1::WorkerSizes& sizes = *configure.mutable_sizes();
+  sizes.set_num_slots(static_cast<uint32_t>(worker.num_slots));
+  sizes.set_num_pages(static_cast<uint32_t>(worker.num_pages));
+  sizes.set_num_checkpoints(static_cast<uint32_t>(worker.num_checkpoints));
+  sizes.set_max_context(static_cast<uint64_t>(worker.max_context));
+  sizes.set_max_step_rows(static_cast<uint32_t>(worker.max_step_rows));
+  configure.set_kv_type(options.kv_type);
+  configure.set_device(options.device);
+  configure.set_num_threads(static_cast<uint32_t>(options.num_threads));
+  configure.set_cpu_level(options.cpu_level);
+  configure.set_huge_pages(options.huge_pages);
+  for (const int32_t id : worker.never_sampled) {
+    configure.add_never_sampled(static_cast<uint32_t>(id));
+  }
+  return configure;
+}
+
+// A folder that only this user may enter, for a socket.
+absl::StatusOr<std::string> MakePrivateFolder() {
+  const char* const base = std::getenv("TMPDIR");
+  std::string folder = fmt::format("{}/switchyard-XXXXXX", base != nullptr ? base : "/tmp");
+  if (mkdtemp(folder.data()) == nullptr) {
+    return Unavailable("no folder can be made for the workers' socket: {}", folder);
+  }
+  return folder;
+}
+
+}  // namespace
+
+struct WorkerGroup::Impl {
+  ~Impl();
+  absl::Status Listen(const std::string& listen_address);
+  void StartProcesses(const WorkerGroupOptions& options);
+
+  coordinator::WorkerCapacity capacity;
+  std::string address;
+  std::string private_folder;  // empty = none
+  std::unique_ptr<coordinator::ClusterThread> cluster;
+  std::unique_ptr<coordinator::WorkerSessionService> service;
+  std::unique_ptr<grpc::Server> server;
+  // It calls the cluster, whose thread asks it to kill.
+  std::mutex supervisor_mutex;
+  std::unique_ptr<Supervisor> supervisor;
+};
+
+WorkerGroup::Impl::~Impl() {
+  // Processes first, while there is a cluster that lets them go; then the sessions of workers from
+  // outside, so that the server has nothing to wait for.
+  std::unique_ptr<Supervisor> ending;
+  {
+    std::lock_guard lock(supervisor_mutex);
+    ending = std::move(supervisor);
+  }
+  ending.reset();
+  if (cluster != nullptr) {
+    cluster->Post([](coordinator::Cluster& c) { c.Stop(Unavailable("the coordinator ends")); });
+  }
+  if (server != nullptr) {
+    server->Shutdown(std::chrono::system_clock::now() +
+                     std::chrono::milliseconds(static_cast<int64_t>(kShutdownSeconds * 1000)));
+    server.reset();
+  }
+  cluster.reset();
+  std::error_code ignored;
+  if (!private_folder.empty()) std::filesystem::remove_all(private_folder, ignored);
+}
+
+absl::Status WorkerGroup::Impl::Listen(const std::string& listen_address) {
+  std::string target = listen_address;
+  if (listen_address.empty()) {
+    SWITCHYARD_ASSIGN_OR_RETURN(private_folder, MakePrivateFolder());
+    target = address = "unix:" + private_folder + "/workers";
+  }
+  grpc::ServerBuilder builder;
+  coordinator::WorkerSessionService::ConfigureServer(builder);
+  int port = 0;
+  builder.AddListeningPort(target, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(service.get());
+  server = builder.BuildAndStart();
+  if (server == nullptr || (port == 0 && !listen_address.empty())) {
+    return Unavailable("workers cannot be listened for: {}", target);
+  }
+  if (!listen_address.empty()) {
+    address = fmt::format("{}:{}", listen_address.substr(0, listen_address.rfind(':')), port);
+  }
+  return absl::OkStatus();
+}
+
+void WorkerGroup::Impl::StartProcesses(const WorkerGroupOptions& options) {
+  SupervisorOptions supervised;
+  supervised.program = options.program;
+  for (int i = 0; i < options.num_processes; ++i) {
+    SupervisedProcess process;
+    process.worker_id = fmt::format("local-{}", i);
+    process.prefix = fmt::format("worker {}: ", i);
+    process.arguments = {"worker", "--coordinator", address, "--worker-id", process.worker_id};
+    if (LogEnabled(LogLevel::kDebug)) process.arguments.push_back("--verbose");
+    if (!LogEnabled(LogLevel::kInfo)) process.arguments.push_back("--quiet");
+    supervised.processes.push_back(std::move(process));
+  }
+  supervised.on_start = [this](const std::string& worker_id, uint32_t pid) {
+    cluster->Post([=](coordinator::Cluster& c) { c.OnProcessStart(worker_id, pid); });
+  };
+  supervised.on_exit = [this](const std::string& worker_id, uint32_t pid,
+                              const absl::Status& status, bool returns) {
+    cluster->Post(
+        [=](coordinator::Cluster& c) { c.OnProcessExit(worker_id, pid, status, returns); });
+  };
+  auto started = std::make_unique<Supervisor>(std::move(supervised));
+  std::lock_guard lock(supervisor_mutex);
+  supervisor = std::move(started);
+}
+
+WorkerGroup::WorkerGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+WorkerGroup::~WorkerGroup() = default;
+
+absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Start(const LoadedModel& model,
+                                                                const ModelOptions& model_options,
+                                                                const worker::WorkerOptions& worker,
+                                                                const WorkerGroupOptions& options) {
+  if (options.num_processes < 0 || options.num_processes > 1) {
+    return WithExitCode(
+        InvalidArgument("a group has one worker today, wanted: {}", options.num_processes),
+        ExitCode::kUsage);
+  }
+  SWITCHYARD_ASSIGN_OR_RETURN(const std::string digest, model::ModelDigest(model.file));
+  coordinator::ClusterOptions cluster_options;
+  cluster_options.configure = ConfigureOf(model, model_options, worker, digest);
+  cluster_options.vocab_size = model.spec.vocab_size;
+  std::random_device random;
+  cluster_options.lease_seed = (uint64_t{random()} << 32) | random();
+
+  auto impl = std::make_unique<Impl>();
+  impl->capacity = CapacityOf(worker);
+  impl->cluster = std::make_unique<coordinator::ClusterThread>(
+      cluster_options, [raw = impl.get()](const std::string& worker_id, uint32_t pid) {
+        std::lock_guard lock(raw->supervisor_mutex);
+        if (raw->supervisor != nullptr) raw->supervisor->Kill(worker_id, pid);
+      });
+  impl->service = std::make_unique<coordinator::WorkerSessionService>(*impl->cluster);
+  SWITCHYARD_RETURN_IF_ERROR(impl->Listen(options.listen_address));
+  if (options.num_processes > 0) impl->StartProcesses(options);
+  return std::unique_ptr<WorkerGroup>(new WorkerGroup(std::move(impl)));
+}
+
+std::unique_ptr<coordinator::WorkerHandle> WorkerGroup::MakeHandle() {
+  return std::make_unique<coordinator::RemoteWorker>(*impl_->cluster, impl_->capacity);
+}
+
+const std::string& WorkerGroup::address() const { return impl_->address; }
+
+coordinator::ClusterStatus WorkerGroup::status() { return impl_->cluster->status(); }
+
+int64_t WorkerGroup::num_restarts() const {
+  return impl_->supervisor != nullptr ? impl_->supervisor->num_restarts() : 0;
+}
+
+}  // namespace switchyard::app
