@@ -22,11 +22,14 @@
 #include "coordinator/remote_worker.h"
 #include "coordinator/worker_session_service.h"
 #include "model/model_digest.h"
+#include "worker/worker_session.h"
 
 namespace switchyard::app {
 namespace {
 
 namespace v1 = switchyard::worker::v1;
+
+static_assert(coordinator::kWorkerProtocolVersion == worker::kProtocolVersion);
 
 constexpr double kShutdownSeconds = 1;  // of the server, once its sessions are closed
 
@@ -53,6 +56,14 @@ v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
     configure.add_never_sampled(static_cast<uint32_t>(id));
   }
   return configure;
+}
+
+// Whether only processes of this machine can connect to the address.
+bool IsLocal(const std::string& address) {
+  for (const char* prefix : {"unix:", "127.", "localhost:", "[::1]:"}) {
+    if (address.starts_with(prefix)) return true;
+  }
+  return false;
 }
 
 // A folder that only this user may enter, for a socket.
@@ -110,6 +121,10 @@ absl::Status WorkerGroup::Impl::Listen(const std::string& listen_address) {
   if (listen_address.empty()) {
     SWITCHYARD_ASSIGN_OR_RETURN(private_folder, MakePrivateFolder());
     target = address = "unix:" + private_folder + "/workers";
+  }
+  if (!IsLocal(target)) {
+    LogWarning("workers are listened for at {} without encryption or keys: for trusted networks",
+               target);
   }
   grpc::ServerBuilder builder;
   coordinator::WorkerSessionService::ConfigureServer(builder);
