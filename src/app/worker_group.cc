@@ -104,7 +104,7 @@ WorkerGroup::Impl::~Impl() {
   }
   ending.reset();
   if (cluster != nullptr) {
-    cluster->Post([](coordinator::Cluster& c) { c.Stop(Unavailable("the coordinator ends")); });
+    cluster->Post([](coordinator::Cluster& c) { c.Stop(absl::OkStatus()); });
   }
   if (server != nullptr) {
     server->Shutdown(std::chrono::system_clock::now() +

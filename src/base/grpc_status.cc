@@ -34,12 +34,13 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
   details.set_message(std::string(Message(status)));
-  if (std::string reason = ReasonOf(status); !reason.empty()) {
-    google::rpc::ErrorInfo info;
-    info.set_reason(std::move(reason));
-    info.set_domain(kErrorDomain);
-    details.add_details()->PackFrom(info);
-  }
+  // Where no reason was given, the code's name is the reason.
+  std::string reason = ReasonOf(status);
+  google::rpc::ErrorInfo error_info;
+  error_info.set_reason(reason.empty() ? absl::StatusCodeToString(status.code())
+                                       : std::move(reason));
+  error_info.set_domain(kErrorDomain);
+  details.add_details()->PackFrom(error_info);
   if (const auto seconds = RetryAfterOf(status)) {
     google::rpc::RetryInfo info;
     SetSeconds(*seconds, *info.mutable_retry_delay());
@@ -53,7 +54,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
     details.add_details()->PackFrom(bad_request);
   }
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), details.message(),
-                      details.details().empty() ? "" : details.SerializeAsString());
+                      details.SerializeAsString());
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
@@ -66,7 +67,9 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
     google::rpc::RetryInfo retry;
     google::rpc::BadRequest bad_request;
     if (any.UnpackTo(&info) && info.domain() == kErrorDomain) {
-      out = WithReason(std::move(out), info.reason());
+      if (info.reason() != absl::StatusCodeToString(out.code())) {
+        out = WithReason(std::move(out), info.reason());
+      }
     } else if (any.UnpackTo(&retry)) {
       out = WithRetryAfter(std::move(out), static_cast<double>(retry.retry_delay().seconds()) +
                                                retry.retry_delay().nanos() * 1e-9);

@@ -17,8 +17,9 @@ inline constexpr int kMaxWorkerMessageBytes = 64 << 20;
 // Domain of google.rpc.ErrorInfo.
 inline constexpr char kErrorDomain[] = "switchyard";
 
-// Packs what base/error_info.h keeps in a status into google.rpc.Status: ErrorInfo for the reason,
-// RetryInfo for when to try again, BadRequest for the field at fault.
+// Packs what base/error_info.h keeps in a status into google.rpc.Status: ErrorInfo for the reason
+// (the code's name where there is none), RetryInfo for when to try again, BadRequest for the field
+// at fault.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
 // The way back. Details that are malformed or of other types are left out.

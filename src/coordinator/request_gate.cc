@@ -211,6 +211,7 @@ absl::Status RequestGate::Refusal(GateState state) const {
   };
   switch (state) {
     case GateState::kServing:
+    case GateState::kRecovering:  // the engine keeps what comes until the worker is back
       return absl::OkStatus();
     case GateState::kLoading:
       return refuse(kModelLoading, options_.retry_after_loading_seconds,
@@ -218,9 +219,6 @@ absl::Status RequestGate::Refusal(GateState state) const {
     case GateState::kDraining:
       return refuse(kDraining, options_.retry_after_draining_seconds,
                     Unavailable("the server is stopping"));
-    case GateState::kRecovering:
-      return refuse(kWorkerLost, options_.retry_after_loss_seconds,
-                    Unavailable("a worker was lost and is being replaced"));
     case GateState::kFailed:
       return refuse(kWorkerLost, options_.retry_after_loss_seconds,
                     Unavailable("a worker was lost for good"));

@@ -25,7 +25,7 @@ namespace switchyard::coordinator {
 enum class GateState {
   kLoading,     // the worker has never been ready
   kServing,     // takes requests
-  kRecovering,  // the worker was lost and may come back
+  kRecovering,  // the worker was lost and may come back; requests are taken and wait
   kDraining,    // ends what runs, takes nothing new; never left
   kFailed,      // the worker is lost for good
 };

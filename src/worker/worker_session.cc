@@ -292,7 +292,8 @@ absl::Status WorkerSession::Impl::Serve(const v1::RegisterWorkerResponse& lease)
     std::lock_guard lock(mutex);
     if (is_shut_down || is_leaving) return absl::OkStatus();
   }
-  return stream.status().ok() ? Unavailable("session has ended") : stream.status();
+  // OK: the coordinator has ended for good.
+  return stream.status();
 }
 
 WorkerSession::WorkerSession(CommandExecutor& executor, WorkerSessionOptions options)

@@ -45,7 +45,8 @@ class WorkerSession {
   WorkerSession(CommandExecutor& executor, WorkerSessionOptions options);
   ~WorkerSession();
 
-  // Serves sessions until the worker has left (OK), cannot serve any (CommandExecutor::failure()),
+  // Serves sessions until the worker has left or the coordinator has ended in good order (OK),
+  // cannot serve any (CommandExecutor::failure()),
   // is refused (the coordinator's status) or has been without a session for too long
   // (kUnavailable).
   absl::Status Run();

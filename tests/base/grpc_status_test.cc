@@ -51,6 +51,15 @@ TEST(GrpcStatusTest, DetailsAreThoseOfGoogleRpc) {
   EXPECT_EQ(bad_request.field_violations(0).field(), "f");
 }
 
+TEST(GrpcStatusTest, WithoutAReasonTheCodesNameIsOne) {
+  const grpc::Status status = ToGrpcStatus(NotFound("no such model"));
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(status.error_details()));
+  google::rpc::ErrorInfo info;
+  ASSERT_TRUE(details.details(0).UnpackTo(&info));
+  EXPECT_EQ(info.reason(), "NOT_FOUND");
+}
+
 TEST(GrpcStatusTest, MalformedAndForeignDetailsAreLeftOut) {
   EXPECT_EQ(FromGrpcStatus(grpc::Status(grpc::NOT_FOUND, "no", "\xff\xff")), NotFound("no"));
   google::rpc::ErrorInfo info;

@@ -84,7 +84,6 @@ TEST_F(RequestGateTest, EachStateHasItsRefusal) {
     GateState gate;
     std::string_view reason;
   } kCases[] = {{EngineState::kLoading, GateState::kLoading, kModelLoading},
-                {EngineState::kRecovering, GateState::kRecovering, kWorkerLost},
                 {EngineState::kFailed, GateState::kFailed, kWorkerLost}};
   for (const auto& [state, gate_state, reason] : kCases) {
     gate_.SetEngineState(state);
@@ -97,6 +96,13 @@ TEST_F(RequestGateTest, EachStateHasItsRefusal) {
   }
   gate_.SetEngineState(EngineState::kServing);
   EXPECT_TRUE(gate_.is_ready());
+  EXPECT_TRUE(Start("a").ok());
+}
+
+TEST_F(RequestGateTest, RequestsWaitForALostWorker) {
+  gate_.SetEngineState(EngineState::kRecovering);
+  EXPECT_EQ(gate_.state(), GateState::kRecovering);
+  EXPECT_FALSE(gate_.is_ready()) << "a balancer should choose another server meanwhile";
   EXPECT_TRUE(Start("a").ok());
 }
 
