@@ -19,10 +19,10 @@ build: dependencies  ## Build everything for the CPU into build/cpu
 	cmake --preset cpu
 	cmake --build --preset cpu
 
-run: dependencies  ## Build the program and let the demo model answer (MODEL, PROMPT, NUM_TOKENS)
+run: dependencies  ## Serve the demo model, ask it over HTTP, stop (MODEL, PROMPT, NUM_TOKENS)
 	cmake --preset cpu
 	cmake --build --preset cpu --target switchyard
-	build/cpu/src/app/switchyard run "$(MODEL)" -p "$(PROMPT)" -n $(NUM_TOKENS) --greedy
+	deploy/demo/run_demo.sh build/cpu/src/app/switchyard "$(MODEL)" "$(PROMPT)" "$(NUM_TOKENS)"
 
 test: build  ## Build and run all tests
 	ctest --preset cpu

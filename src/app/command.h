@@ -19,6 +19,7 @@ void AddInspectCommand(CLI::App& app, CommandBody& body);
 void AddTokenizeCommand(CLI::App& app, CommandBody& body);
 void AddEvalCommand(CLI::App& app, CommandBody& body);
 void AddBenchCommand(CLI::App& app, CommandBody& body);
+void AddServeCommand(CLI::App& app, CommandBody& body);
 void AddBenchServeCommand(CLI::App& app, CommandBody& body);
 void AddSweepCommand(CLI::App& app, CommandBody& body);
 void AddDoctorCommand(CLI::App& app, CommandBody& body);

@@ -55,6 +55,7 @@ int Main(int argc, char** argv) {
 
   CommandBody body;
   AddRunCommand(app, body);
+  AddServeCommand(app, body);
   AddInspectCommand(app, body);
   AddTokenizeCommand(app, body);
   AddEvalCommand(app, body);

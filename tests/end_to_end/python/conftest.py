@@ -87,6 +87,10 @@ class Server:
         """Ends the server as an operator does; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal_number)
+        return self.wait(seconds)
+
+    def wait(self, seconds=60):
+        """Waits for the end of a server that was told to stop; returns its exit code."""
         try:
             self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:

@@ -7,4 +7,4 @@ if [[ ! -x "$python" ]]; then
   echo "no Python clients: deploy/install_dependencies.sh installs them" >&2
   exit 77
 fi
-exec "$python" -m pytest -q -rs -p no:cacheprovider -o addopts= --rootdir "$folder" "$folder/$1"
+exec "$python" -m pytest -q -rs --tb=short --durations=5 -p no:cacheprovider -o addopts= --rootdir "$folder" "$folder/$1"
