@@ -91,10 +91,11 @@ class ChatAnswer final : public OpenAiAnswer {
   }
 
   Json Response() override {
-    Json message = {{"role", "assistant"}, {"content", std::move(answer_.content)}};
+    const bool only_calls = answer_.content.empty() && !answer_.tool_calls.empty();
+    Json message = {{"role", "assistant"}, {"content", nullptr}};
+    if (!only_calls) message["content"] = std::move(answer_.content);
     if (!answer_.reasoning.empty()) message["reasoning_content"] = std::move(answer_.reasoning);
     if (!answer_.tool_calls.empty()) {
-      if (message["content"].empty()) message["content"] = nullptr;
       Json calls = Json::array();
       for (const auto& call : answer_.tool_calls) {
         calls.push_back({{"id", call.id},

@@ -65,6 +65,18 @@ TEST_F(AnswerTest, ChatHasReasoningContentAndCalls) {
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
 }
 
+TEST_F(AnswerTest, ChatOfCallsAloneHasNoContent) {
+  const auto writer = MakeChatAnswer(model_, {.id = "x"}, Options());
+  Feed(*writer, kText.substr(kText.find("<tool_call>")));
+  const Json message = writer->Response()["choices"][0]["message"];
+  EXPECT_TRUE(message["content"].is_null()) << message;
+  EXPECT_EQ(message["tool_calls"].size(), 1u);
+
+  const auto nothing = MakeChatAnswer(model_, {.id = "x"}, Options());
+  Feed(*nothing, "");
+  EXPECT_EQ(nothing->Response()["choices"][0]["message"]["content"], "");
+}
+
 TEST_F(AnswerTest, StreamedChatAddsUpToTheSame) {
   const auto writer = MakeChatAnswer(model_, {.id = "x", .is_streamed = true}, Options());
   std::string reasoning;
