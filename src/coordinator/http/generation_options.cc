@@ -24,6 +24,12 @@ std::optional<int64_t> ParseTokenId(std::string_view text) {
   return value;
 }
 
+// Whether a field says no more than an absent one: clients send "" for what their user left open.
+bool IsEmpty(const Json& value) {
+  // Of a string empty() is false, whatever its length.
+  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
+}
+
 void ReadLogitBias(JsonFields& fields, const ServedModel& model, GenerationRequest& request) {
   const Json* const biases = fields.Object("logit_bias");
   if (biases == nullptr) return;
@@ -168,7 +174,7 @@ void RefuseUnsupported(JsonFields& fields) {
   for (const char* const name :
        {"grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
         "structured_outputs", "functions", "function_call", "audio", "web_search_options"}) {
-    if (const Json* const value = fields.Find(name); value != nullptr && !value->empty()) {
+    if (const Json* const value = fields.Find(name); value != nullptr && !IsEmpty(*value)) {
       refuse(name);
     }
   }

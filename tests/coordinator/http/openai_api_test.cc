@@ -376,6 +376,8 @@ TEST(OpenAiApiTest, IgnoresFieldsThatItDoesNotKnow) {
                       {"seed", nullptr},
                       {"logprobs", nullptr},
                       {"suffix", nullptr},
+                      {"grammar", ""},
+                      {"functions", Json::array()},
                       {"tools", nullptr},
                       {"something_new", Json::array({1, 2})},
                       {"response_format", {{"type", "text"}}}};
