@@ -22,7 +22,6 @@ namespace {
 
 // Results that wait for a coordinator that does not read: far more than two plans can bring.
 constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
-constexpr double kPollSeconds = 0.05;   // of should_leave
 constexpr double kFarewellSeconds = 2;  // for a fault to arrive before the connection is cut
 
 double Now() { return MonotonicClock::Get().NowSeconds(); }
@@ -58,7 +57,7 @@ bool IsRefusal(const absl::Status& status) {
 
 }  // namespace
 
-// One session's stream. Its mutex is never held while the executor is called.
+// One session's stream.
 class WorkerSession::Stream
     : public grpc::ClientBidiReactor<v1::WorkerSessionRequest, v1::WorkerSessionResponse> {
  public:
@@ -109,7 +108,9 @@ struct WorkerSession::Impl {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::CoordinatorService::Stub> stub;
 
-  mutable std::mutex mutex;  // guards what follows, and the stream's state
+  // Guards what follows, and the stream's state. Taken while the executor sends: whoever holds it
+  // calls neither the executor nor anybody else.
+  mutable std::mutex mutex;
   std::condition_variable changed;
   double heard = 0;  // the coordinator's last message
   bool is_leaving = false;
@@ -228,11 +229,12 @@ v1::WorkerState WorkerSession::Impl::State() const {
 void WorkerSession::Impl::Attend(Stream& stream, const v1::RegisterWorkerResponse& lease) {
   const double now = Now();
   if (executor.IsStuck(MonotonicClock::Get())) options.on_stuck();
+  const bool should_leave = options.should_leave();
   double silence = 0;
   {
     std::lock_guard lock(mutex);
     silence = now - heard;
-    if (!is_leaving && options.should_leave()) {
+    if (!is_leaving && should_leave) {
       is_leaving = true;
       next_heartbeat = now;  // tells so
     }
@@ -276,14 +278,15 @@ absl::Status WorkerSession::Impl::Serve(const v1::RegisterWorkerResponse& lease)
   while (!stream.is_done()) {
     if (cut_at == 0) {
       Attend(stream, lease);
+      const bool has_failed = !executor.failure().ok();
       std::lock_guard lock(mutex);
       const bool is_late = is_leaving && Now() - leaving_since > options.drain_seconds;
       if (is_shut_down || is_late) cut_at = Now();
       // The coordinator ends the session when the fault has arrived.
-      if (!executor.failure().ok()) cut_at = Now() + kFarewellSeconds;
+      if (has_failed) cut_at = Now() + kFarewellSeconds;
     }
     if (cut_at != 0 && Now() >= cut_at) stream.Cancel();
-    Wait(kPollSeconds);
+    Wait(options.poll_seconds);
   }
   executor.EndSession();
   SetReady(false);
@@ -329,7 +332,7 @@ absl::Status WorkerSession::Run() {
       return Unavailable("no session for {:.1f} s: {}", Now() - last_session, Message(status));
     }
     const double next = Now() + retry_seconds;
-    while (Now() < next && !impl_->options.should_leave()) impl_->Wait(kPollSeconds);
+    while (Now() < next && !impl_->options.should_leave()) impl_->Wait(impl_->options.poll_seconds);
     retry_seconds = std::min(2 * retry_seconds, impl_->options.max_retry_seconds);
   }
 }

@@ -26,8 +26,9 @@ struct WorkerSessionOptions {
   double call_seconds = 5;           // deadline of a registration
   double first_retry_seconds = 0.1;  // between attempts, doubling
   double max_retry_seconds = 2;
-  double lost_seconds = 60;   // without a session; then Run() gives up
-  double drain_seconds = 30;  // to finish what runs
+  double lost_seconds = 60;    // without a session; then Run() gives up
+  double drain_seconds = 30;   // to finish what runs
+  double poll_seconds = 0.05;  // between two looks at what nobody tells of, such as should_leave
 
   std::function<void(const v1::RegisterWorkerResponse&)> on_registered = [](const auto&) {};
   // The worker can take plans, or cannot any more.

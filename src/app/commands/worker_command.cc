@@ -1,3 +1,4 @@
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <fmt/format.h>
@@ -134,9 +135,10 @@ absl::Status RunWorker(const WorkerCommandOptions& options) {
   if (!executor.ok()) return WithExitCode(executor.status(), ExitCode::kModelRejected);
 
   v1::RegisterWorkerRequest registration = RegistrationOf(options);
-  worker::WorkerSession* session = nullptr;
+  std::atomic<worker::WorkerSession*> session = nullptr;  // the service answers before there is one
   worker::WorkerService service(**executor, registration, [&session] {
-    return session != nullptr ? session->state() : v1::WORKER_STATE_REGISTERING;
+    const worker::WorkerSession* const present = session;
+    return present != nullptr ? present->state() : v1::WORKER_STATE_REGISTERING;
   });
   std::unique_ptr<ServiceServer> server;
   if (!options.service_address.empty()) {
