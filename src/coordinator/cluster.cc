@@ -270,8 +270,9 @@ void Cluster::OnSessionClosed(uint64_t lease_id, const absl::Status& status) {
   Member* const member = FindLease(lease_id);
   if (member == nullptr || member->stream == nullptr) return;
   // A process that was told to go has done so.
+  // A silent one has not ended it: the connection was given up for want of an answer.
   Lose(*member, member->is_shut_down ? Unavailable("has left") : status,
-       /*is_stale_process=*/false);
+       /*is_stale_process=*/member->suspect_since.has_value());
 }
 
 // ---- messages -----------------------------------------------------------------------------------

@@ -445,6 +445,14 @@ TEST_F(ClusterTest, SilenceOfFiveSecondsIsDeath) {
   EXPECT_EQ(state(), v1::WORKER_STATE_DEAD);
 }
 
+TEST_F(ClusterTest, ConnectionOfASilentWorkerThatEndsLeavesAStaleProcess) {
+  StreamLog stream;
+  const uint64_t lease = Serve(stream);
+  Pass(2);
+  cluster_->OnSessionClosed(lease, Unavailable("ping was not answered"));
+  EXPECT_THAT(log_.Take(), ElementsAre("kill w 101", "lost"));
+}
+
 TEST_F(ClusterTest, OwnPauseIsNoSilenceOfOthers) {
   StreamLog stream;
   const uint64_t lease = Serve(stream);
