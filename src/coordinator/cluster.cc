@@ -290,6 +290,7 @@ bool Cluster::IsStale(uint64_t epoch) {
 }
 
 void Cluster::OnMessage(uint64_t lease_id, const v1::WorkerSessionRequest& message) {
+  SkipPause(clock_.NowSeconds());  // before a step is measured by it
   Member* const member = FindLease(lease_id);
   if (member == nullptr || member->stream == nullptr) {
     ++num_stale_messages_;
@@ -442,15 +443,17 @@ absl::Status Cluster::SendHeldPlans() {
 void Cluster::SkipPause(double now) {
   // Who was not running itself (stopped, swapped out) has heard nothing: that says nothing about
   // others.
-  const double pause = last_tick_ ? now - *last_tick_ : 0;
-  last_tick_ = now;
+  const double pause = last_look_ ? now - *last_look_ : 0;
+  last_look_ = now;
   if (pause <= 2 * options_.heartbeat_seconds) return;
-  step_since_ += pause;
-  for (Process& process : processes_) process.last_seen += pause;
+  // What has happened since then is not in the future.
+  const auto skip = [&](double& time) { time = std::min(time + pause, now); };
+  skip(step_since_);
+  for (Process& process : processes_) skip(process.last_seen);
   for (Member& member : members_) {
-    member.phase_since += pause;
-    member.last_heard += pause;
-    if (member.suspect_since) *member.suspect_since += pause;
+    skip(member.phase_since);
+    skip(member.last_heard);
+    if (member.suspect_since) skip(*member.suspect_since);
   }
 }
 

@@ -227,6 +227,7 @@ class Cluster {
   void CheckSuspicion(Member& member, double now);
   bool IsStepOverdue(double now) const;
   double SecondsForNextStep() const;
+  // Moves the clocks of others by the time for which this process did not run, if it did not.
   void SkipPause(double now);
   switchyard::worker::v1::WorkerState StateOf(const Member& member) const;
 
@@ -243,7 +244,7 @@ class Cluster {
   double step_since_ = 0;  // when the running step may have begun, or the last one ended
   double slowest_step_seconds_ = 0;
   double slowest_row_seconds_ = 0;
-  std::optional<double> last_tick_;
+  std::optional<double> last_look_;  // at the clock
   int64_t num_losses_ = 0, num_stale_messages_ = 0, num_faults_ = 0;
 };
 

@@ -464,6 +464,31 @@ TEST_F(ClusterTest, OwnPauseIsNoSilenceOfOthers) {
   EXPECT_EQ(state(), v1::WORKER_STATE_DEAD);
 }
 
+TEST_F(ClusterTest, OwnPauseIsNotAddedToWhatCameBehindIt) {
+  StreamLog stream;
+  const uint64_t lease = Serve(stream);
+  Pass(1, {lease});
+  clock_.now += 3600;
+  SendHeartbeat(lease);  // had waited, and is handled before the first look at the clock
+  Pass(4.9);
+  EXPECT_EQ(state(), v1::WORKER_STATE_SUSPECT);
+  Pass(0.4);
+  EXPECT_EQ(state(), v1::WORKER_STATE_DEAD);
+}
+
+TEST_F(ClusterTest, OwnPauseMakesNoStepSlow) {
+  StreamLog stream;
+  const uint64_t lease = Serve(stream);
+  Submit(2, 1);
+  Pass(0.1);
+  clock_.now += 30;
+  SendResult(lease, 2, 1, 0, false);
+  Pass(6.4, {lease});  // 3 s for the second step, 3.5 s under suspicion
+  EXPECT_EQ(state(), v1::WORKER_STATE_SUSPECT);
+  Pass(0.4, {lease});
+  EXPECT_EQ(state(), v1::WORKER_STATE_DEAD);
+}
+
 TEST_F(ClusterTest, LoadMayTakeLongAsLongAsItMakesProgress) {
   StreamLog stream;
   const uint64_t lease = Join(stream);
