@@ -61,12 +61,29 @@ void SendSignal(const Fd& pid_fd, int signal) {
   syscall(SYS_pidfd_send_signal, pid_fd.get(), signal, nullptr, 0);
 }
 
+// Forks with all signals blocked in the child. Returns what fork() does.
+pid_t ForkWithoutSignals() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = fork();
+  if (pid != 0) {
+    const int fork_errno = errno;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    errno = fork_errno;
+  }
+  return pid;
+}
+
 // What the child of a fork does; this process has other threads, so only system calls may be made.
 [[noreturn]] void BecomeProgram(const char* program, char* const* arguments, int error_fd,
                                 int null_fd, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kCannotStart);  // it was gone before the line above
   setpgid(0, 0);  // Ctrl-C on the terminal is for the parent, which ends us in its own time
+  // What the parent ignores would stay ignored, and its handlers would take what comes before the
+  // program is there. (Signals that cannot be caught are refused, which is as well.)
+  for (int number = 1; number < NSIG; ++number) signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -158,6 +175,9 @@ class Supervisor::Impl {
   // Until something happens or is due.
   void Poll();
   void StartChild(Child& child);
+  // Makes the process; its id, or 0 with errno set.
+  pid_t Launch(Child& child);
+  void StartLater(Child& child);
   void ReadOutput(Child& child);
   void PassOn(Child& child, std::string_view line);
   void ReapChild(Child& child);
@@ -226,8 +246,26 @@ void Supervisor::Impl::Poll() {
 }
 
 void Supervisor::Impl::StartChild(Child& child) {
+  child.start_at.reset();
+  child.started = Now();
+  child.last_error.clear();
+  const pid_t pid = Launch(child);
+  if (pid == 0) {
+    // Descriptors, processes or memory are short, as they may be for a while.
+    const absl::Status status = Unavailable("worker {} could not be started: {}",
+                                            child.process.worker_id, std::strerror(errno));
+    child.output = Fd();
+    StartLater(child);
+    return options_.on_exit(child.process.worker_id, 0, status, /*returns=*/true);
+  }
+  child.pid = pid;
+  if (child.num_starts++ > 0) ++num_restarts_;
+  options_.on_start(child.process.worker_id, static_cast<uint32_t>(pid));
+}
+
+pid_t Supervisor::Impl::Launch(Child& child) {
   std::array<int, 2> ends = {-1, -1};
-  SWITCHYARD_CHECK(pipe2(ends.data(), O_CLOEXEC) == 0);
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return 0;
   child.output = Fd(ends[0]);
   const Fd error_end(ends[1]);
   fcntl(child.output.get(), F_SETFL, O_NONBLOCK);
@@ -235,27 +273,24 @@ void Supervisor::Impl::StartChild(Child& child) {
   for (std::string& argument : child.process.arguments) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
   const pid_t parent = getpid();
-  const pid_t pid = fork();
+  const pid_t pid = ForkWithoutSignals();
   if (pid == 0) {
     BecomeProgram(options_.program.c_str(), arguments.data(), error_end.get(), null_.get(), parent);
   }
-  child.start_at.reset();
-  child.started = Now();
-  child.last_error.clear();
-  child.pid_fd = Fd(pid > 0 ? OpenPidFd(pid) : -1);
-  if (pid < 0 || !child.pid_fd.is_open()) {
-    const absl::Status status = Unavailable("worker {} could not be started: {}",
-                                            child.process.worker_id, std::strerror(errno));
-    if (pid > 0) {  // the kernel knows no pidfd (before Linux 5.3)
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
-    child.output = Fd();
-    return options_.on_exit(child.process.worker_id, 0, status, /*returns=*/false);
-  }
-  child.pid = pid;
-  if (child.num_starts++ > 0) ++num_restarts_;
-  options_.on_start(child.process.worker_id, static_cast<uint32_t>(pid));
+  if (pid < 0) return 0;
+  child.pid_fd = Fd(OpenPidFd(pid));
+  if (child.pid_fd.is_open()) return pid;
+  const int pidfd_errno = errno;
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  errno = pidfd_errno;
+  return 0;
+}
+
+void Supervisor::Impl::StartLater(Child& child) {
+  child.start_at = Now() + child.retry_seconds;
+  child.retry_seconds =
+      std::clamp(2 * child.retry_seconds, options_.first_retry_seconds, options_.max_retry_seconds);
 }
 
 void Supervisor::Impl::ReadOutput(Child& child) {
@@ -293,9 +328,7 @@ void Supervisor::Impl::ReapChild(Child& child) {
   const End end = EndOf(child.process.worker_id, wait_status, child.last_error);
   if (end.returns) {
     if (Now() - child.started >= options_.healthy_seconds) child.retry_seconds = 0;
-    child.start_at = Now() + child.retry_seconds;
-    child.retry_seconds = std::clamp(2 * child.retry_seconds, options_.first_retry_seconds,
-                                     options_.max_retry_seconds);
+    StartLater(child);
   }
   options_.on_exit(child.process.worker_id, pid, end.status, end.returns);
 }

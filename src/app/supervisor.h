@@ -29,7 +29,7 @@ struct SupervisorOptions {
 
   // Both are called from the supervisor's thread. `returns`: the process will be started again; it
   // is not if it was used wrongly, has no use for its model or finds no fit hardware
-  // (exit_code.h). The status carries that exit code.
+  // (exit_code.h). The status carries that exit code. `pid` 0: it could not even be started.
   std::function<void(const std::string& worker_id, uint32_t pid)> on_start;
   std::function<void(const std::string& worker_id, uint32_t pid, const absl::Status& status,
                      bool returns)>
