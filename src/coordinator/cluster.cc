@@ -146,6 +146,7 @@ void Cluster::SeeProcess(const v1::RegisterWorkerRequest& info) {
   for (Process& process : processes_) {
     if (process.worker_id == info.worker_id() && process.pid == info.pid()) {
       process.last_seen = clock_.NowSeconds();
+      process.was_member = true;
     }
   }
 }
@@ -234,9 +235,11 @@ void Cluster::OnProcessStart(const std::string& worker_id, uint32_t pid) {
 
 void Cluster::OnProcessExit(const std::string& worker_id, uint32_t pid, const absl::Status& status,
                             bool returns) {
-  std::erase_if(processes_, [&](const Process& process) {
-    return process.worker_id == worker_id && process.pid == pid;
+  const auto process = std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) {
+    return p.worker_id == worker_id && p.pid == pid;
   });
+  const bool was_member = process != processes_.end() && process->was_member;
+  if (process != processes_.end()) processes_.erase(process);
   if (state_ == GroupState::kStopped) return;
   if (!returns) return Fail(status);
   for (Member& member : members_) {
@@ -244,8 +247,11 @@ void Cluster::OnProcessExit(const std::string& worker_id, uint32_t pid, const ab
         member.info.pid() != pid) {
       continue;
     }
-    Lose(member, status, /*is_stale_process=*/false);
+    return Lose(member, status, /*is_stale_process=*/false);
   }
+  // Of a member the end of its session was told before. Whoever ends without ever having been one
+  // may do so again and again.
+  if (!was_member) LogWarning("{}", Message(status));
 }
 
 void Cluster::Fail(const absl::Status& status) {

@@ -187,7 +187,8 @@ class Cluster {
   struct Process {
     std::string worker_id;
     uint32_t pid = 0;
-    double last_seen = 0;  // while it is not in the group
+    double last_seen = 0;     // while it is not in the group
+    bool was_member = false;  // or is one
   };
 
   // The rank whose results count and that gets the plans.
