@@ -471,7 +471,7 @@ v1::Model ToProto(const ServedModel& model) {
   out.set_num_layers(static_cast<uint32_t>(model.spec.num_layers));
   out.set_num_experts(static_cast<uint32_t>(model.spec.moe.num_experts));
   out.set_top_k(static_cast<uint32_t>(model.spec.moe.top_k));
-  out.set_vocab_size(static_cast<uint32_t>(model.spec.vocab_size));
+  out.set_vocab_size(static_cast<uint32_t>(model.tokenizer.vocab_size()));
   out.set_context_tokens(static_cast<uint64_t>(model.max_context));
   out.set_trained_context_tokens(static_cast<uint64_t>(model.spec.context_length));
   out.set_file_bytes(static_cast<uint64_t>(model.file_bytes));

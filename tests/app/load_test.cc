@@ -97,6 +97,59 @@ TEST(RunLoadTest, RunsEveryRequestAndNotMoreAtATimeThanAllowed) {
   EXPECT_LE(client.most_running_, 4);
 }
 
+// Keeps what it was asked.
+class RecordingClient : public LoadClient {
+ public:
+  absl::StatusOr<ServerFacts> Describe() override { return ServerFacts{}; }
+  LoadSample Run(const LoadRequest& request) override {
+    requests.push_back(request);
+    LoadSample sample;
+    sample.start_seconds = 1;
+    return sample;
+  }
+
+  std::vector<LoadRequest> requests;
+};
+
+TEST(RunLoadTest, StoresTheSharedPrefixBeforeTheMeasurement) {
+  RecordingClient client;
+  LoadOptions options;
+  options.num_requests = 2;
+  options.num_warmup = 0;
+  options.prompt_tokens = 100;
+  options.shared_prefix_tokens = 64;
+  const LoadResult result = RunLoad(client, options, 1000, [] { return false; });
+  EXPECT_EQ(result.samples.size(), 2u);
+  ASSERT_EQ(client.requests.size(), 3u);
+  const std::vector<int32_t>& stored = client.requests[0].prompt;
+  ASSERT_EQ(stored.size(), 65u);  // the last token of a prompt is never taken from a prefix
+  for (size_t i = 1; i < 3; ++i) {
+    const std::vector<int32_t>& measured = client.requests[i].prompt;
+    EXPECT_EQ(measured.size(), 100u);
+    EXPECT_TRUE(std::equal(stored.begin(), stored.begin() + 64, measured.begin()));
+  }
+}
+
+TEST(RunLoadTest, EveryRequestHasTheSaltOfTheRun) {
+  RecordingClient client;
+  LoadOptions options;
+  options.num_requests = 3;
+  options.cache_salt = "run";
+  RunLoad(client, options, 1000, [] { return false; });
+  ASSERT_EQ(client.requests.size(), 4u);  // one warms up
+  for (const LoadRequest& request : client.requests) EXPECT_EQ(request.cache_salt, "run");
+}
+
+TEST(MakeHttpLoadClientTest, TakesUrlsOfHostAndPortOnly) {
+  for (const char* url : {"http://127.0.0.1:80", "http://localhost:80/", "http://[::1]:80"}) {
+    EXPECT_TRUE(MakeHttpLoadClient(url, "").ok()) << url;
+  }
+  for (const char* url : {"", "127.0.0.1:80", "https://a:80", "http://a", "http://:80",
+                          "http://a:", "http://a:x", "http://a:80/v1", "http://a:70000"}) {
+    EXPECT_FALSE(MakeHttpLoadClient(url, "").ok()) << url;
+  }
+}
+
 TEST(RunLoadTest, InterruptStartsNothingMore) {
   CountingClient client;
   LoadOptions options;

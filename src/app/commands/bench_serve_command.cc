@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <utility>
 
 #include "app/command.h"
@@ -78,6 +79,7 @@ absl::Status BenchServe(BenchServeOptions options) {
     if (!prompts.ok()) return WithExitCode(prompts.status(), ExitCode::kUsage);
     options.load.prompts = *std::move(prompts);
   }
+  options.load.cache_salt = fmt::format("bench-serve-{:08x}", std::random_device{}());
   context.options = options.load;
   const LoadResult result =
       RunLoad(*client, options.load, context.server.vocab_size, [] { return IsInterrupted(); });
@@ -111,7 +113,7 @@ void AddBenchServeCommand(CLI::App& app, CommandBody& body) {
   add("-p,--n-prompt", load.prompt_tokens, 1, 1 << 20, "Tokens of each random prompt");
   add("-n,--n-gen", load.max_tokens, 1, 1 << 20, "Tokens of each answer");
   add("--shared-prefix", load.shared_prefix_tokens, 0, 1 << 20,
-      "Leading tokens that all prompts share");
+      "Leading tokens that all prompts share, stored before the measurement");
   command
       ->add_option("--rate", load.requests_per_second,
                    "Requests a second, at random times (default: as soon as one ends)")

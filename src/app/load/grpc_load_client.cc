@@ -1,27 +1,26 @@
+#include <chrono>
+
 #include <grpcpp/grpcpp.h>
 
 #include "switchyard/generation/v1/generation.grpc.pb.h"
 
 #include "app/load/load_client.h"
 #include "base/clock.h"
-#include "base/status.h"
+#include "base/grpc_status.h"
 
 namespace switchyard::app {
 namespace {
 
 namespace v1 = switchyard::generation::v1;
 
-absl::Status ToStatus(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
+// A server that never answers must not hold the measurement for good.
+constexpr std::chrono::hours kMaxCallTime{1};
 
 class GrpcLoadClient : public LoadClient {
  public:
   GrpcLoadClient(const std::string& address, const std::string& api_key) : api_key_(api_key) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(16 << 20);
-    const auto channel =
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    const auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                                   DefaultChannelArguments(kMaxClientMessageBytes));
     stub_ = v1::GenerationService::NewStub(channel);
   }
 
@@ -31,7 +30,7 @@ class GrpcLoadClient : public LoadClient {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::GetModelResponse response;
     const grpc::Status status = stub_->GetModel(&context, v1::GetModelRequest(), &response);
-    if (!status.ok()) return ToStatus(status);
+    if (!status.ok()) return FromGrpcStatus(status);
     const v1::Model& model = response.model();
     return ServerFacts{.model = model.name(),
                        .digest = model.digest(),
@@ -55,6 +54,7 @@ class GrpcLoadClient : public LoadClient {
     LoadSample sample;
     grpc::ClientContext context;
     Prepare(context);
+    context.set_deadline(std::chrono::system_clock::now() + kMaxCallTime);
     sample.start_seconds = clock.NowSeconds();
     const auto stream = stub_->StreamGenerate(&context, message);
     v1::StreamGenerateResponse event;
@@ -76,7 +76,7 @@ class GrpcLoadClient : public LoadClient {
         sample.prompt_per_second = finished.timings().prompt_per_second();
       }
     }
-    sample.status = ToStatus(stream->Finish());
+    sample.status = FromGrpcStatus(stream->Finish());
     sample.end_seconds = clock.NowSeconds();
     return sample;
   }

@@ -5,6 +5,7 @@
 #include <boost/beast/http.hpp>
 #include <nlohmann/json.hpp>
 
+#include "app/listen_address.h"
 #include "app/load/load_client.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -42,13 +43,13 @@ absl::StatusCode CodeOf(unsigned http_status) {
 // One connection, one request; its lines of `data:` are read as they come.
 class Exchange {
  public:
-  absl::Status Connect(const std::string& host, const std::string& port) {
+  absl::Status Connect(const ListenAddress& address) {
     beast::error_code error;
     tcp::resolver resolver(context_);
-    const auto endpoints = resolver.resolve(host, port, error);
-    if (error) return ToStatus(error, "cannot resolve " + host);
+    const auto endpoints = resolver.resolve(address.host, std::to_string(address.port), error);
+    if (error) return ToStatus(error, "cannot resolve " + address.host);
     asio::connect(socket_, endpoints, error);
-    if (error) return ToStatus(error, "cannot connect to " + host + ":" + port);
+    if (error) return ToStatus(error, "cannot connect to " + address.Text());
     socket_.set_option(tcp::no_delay(true), error);
     return absl::OkStatus();
   }
@@ -133,12 +134,12 @@ absl::Status ErrorFrom(unsigned http_status, const std::string& body) {
 
 class HttpLoadClient : public LoadClient {
  public:
-  HttpLoadClient(std::string host, std::string port, std::string api_key)
-      : host_(std::move(host)), port_(std::move(port)), api_key_(std::move(api_key)) {}
+  HttpLoadClient(ListenAddress address, std::string api_key)
+      : address_(std::move(address)), api_key_(std::move(api_key)) {}
 
   absl::StatusOr<ServerFacts> Describe() override {
     Exchange exchange;
-    SWITCHYARD_RETURN_IF_ERROR(exchange.Connect(host_, port_));
+    SWITCHYARD_RETURN_IF_ERROR(exchange.Connect(address_));
     SWITCHYARD_RETURN_IF_ERROR(exchange.Send(Request(http::verb::get, "/v1/models", "")));
     SWITCHYARD_ASSIGN_OR_RETURN(const std::string body, exchange.ReadAll());
     if (exchange.http_status() != 200) return ErrorFrom(exchange.http_status(), body);
@@ -176,7 +177,7 @@ class HttpLoadClient : public LoadClient {
     const Clock& clock = MonotonicClock::Get();
     sample.start_seconds = clock.NowSeconds();
     Exchange exchange;
-    SWITCHYARD_RETURN_IF_ERROR(exchange.Connect(host_, port_));
+    SWITCHYARD_RETURN_IF_ERROR(exchange.Connect(address_));
     SWITCHYARD_RETURN_IF_ERROR(exchange.Send(request));
     if (exchange.http_status() != 200) {
       SWITCHYARD_ASSIGN_OR_RETURN(const std::string body, exchange.ReadAll());
@@ -235,7 +236,7 @@ class HttpLoadClient : public LoadClient {
   http::request<http::string_body> Request(http::verb verb, const std::string& target,
                                            std::string body) const {
     http::request<http::string_body> request(verb, target, 11);
-    request.set(http::field::host, host_ + ":" + port_);
+    request.set(http::field::host, address_.Text());
     request.set(http::field::connection, "close");
     if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
     if (!body.empty()) {
@@ -246,9 +247,8 @@ class HttpLoadClient : public LoadClient {
     return request;
   }
 
-  std::string host_;
-  std::string port_;
-  std::string api_key_;
+  const ListenAddress address_;
+  const std::string api_key_;
 };
 
 }  // namespace
@@ -260,12 +260,9 @@ absl::StatusOr<std::unique_ptr<LoadClient>> MakeHttpLoadClient(const std::string
   if (!rest.starts_with(kScheme)) return InvalidArgument("wants http://host:port, got: {}", url);
   rest.remove_prefix(kScheme.size());
   while (rest.ends_with('/')) rest.remove_suffix(1);
-  const size_t colon = rest.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || colon + 1 == rest.size()) {
-    return InvalidArgument("wants http://host:port, got: {}", url);
-  }
-  return std::make_unique<HttpLoadClient>(std::string(rest.substr(0, colon)),
-                                          std::string(rest.substr(colon + 1)), api_key);
+  const auto address = ParseListenAddress(rest);
+  if (!address.ok()) return InvalidArgument("wants http://host:port, got: {}", url);
+  return std::make_unique<HttpLoadClient>(*address, api_key);
 }
 
 }  // namespace switchyard::app

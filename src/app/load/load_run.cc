@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -49,13 +50,25 @@ std::vector<int32_t> LoadPrompt(const LoadOptions& options, int index, int32_t v
   return prompt;
 }
 
+std::vector<int32_t> SharedPrefixPrompt(const LoadOptions& options, int32_t vocab_size) {
+  LoadOptions shortened = options;
+  shortened.prompt_tokens = std::min(options.shared_prefix_tokens + 1, options.prompt_tokens);
+  return LoadPrompt(shortened, options.num_requests, vocab_size);
+}
+
 LoadResult RunLoad(LoadClient& client, const LoadOptions& options, int32_t vocab_size,
                    const std::function<bool()>& is_interrupted) {
   const Clock& clock = MonotonicClock::Get();
-  // Warm-up prompts are those of other numbers, so that they leave no prefix behind but the shared
-  // one.
+  const auto send = [&](std::vector<int32_t> prompt) {
+    return client.Run({std::move(prompt), options.max_tokens, options.cache_salt});
+  };
+  // Servers keep prefixes where prompts end, not where they part.
+  if (options.shared_prefix_tokens > 0 && options.prompts.empty() && !is_interrupted()) {
+    send(SharedPrefixPrompt(options, vocab_size));
+  }
+  // Warm-up prompts are those of other numbers, so that they leave nothing to reuse behind.
   for (int i = 0; i < options.num_warmup && !is_interrupted(); ++i) {
-    client.Run({LoadPrompt(options, options.num_requests + i, vocab_size), options.max_tokens, ""});
+    send(LoadPrompt(options, options.num_requests + i, vocab_size));
   }
   LoadResult result;
   result.samples.resize(static_cast<size_t>(options.num_requests));
@@ -67,8 +80,7 @@ LoadResult RunLoad(LoadClient& client, const LoadOptions& options, int32_t vocab
       const auto index = static_cast<size_t>(i);
       const double wait = start + start_times[index] - clock.NowSeconds();
       if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
-      result.samples[index] =
-          client.Run({LoadPrompt(options, i, vocab_size), options.max_tokens, ""});
+      result.samples[index] = send(LoadPrompt(options, i, vocab_size));
     }
   };
   std::vector<std::thread> threads;

@@ -180,12 +180,13 @@ class CompletionAnswer final : public OpenAiAnswer {
     if (event.finished) last_ = event;
     if (options_.is_streamed) return Chunks(event);
     text_ += event.text;
+    token_ids_.insert(token_ids_.end(), event.token_ids.begin(), event.token_ids.end());
     tokens_.insert(tokens_.end(), event.logprobs.begin(), event.logprobs.end());
     return "";
   }
 
   Json Response() override {
-    Json choice = Choice(std::move(text_));
+    Json choice = Choice(std::move(text_), token_ids_);
     if (options_.has_logprobs) {
       int64_t text_offset = 0;
       choice["logprobs"] = CompletionLogprobs(model_.tokenizer, tokens_, text_offset);
@@ -200,27 +201,32 @@ class CompletionAnswer final : public OpenAiAnswer {
   std::string Chunks(const GenerationEvent& event) {
     std::string out;
     const bool has_logprobs = options_.has_logprobs && !event.logprobs.empty();
-    if (!event.text.empty() || has_logprobs) {
-      Json choice = Choice(event.text);
+    // Text may be held back while its tokens are known.
+    const bool has_token_ids = options_.has_token_ids && !event.token_ids.empty();
+    if (!event.text.empty() || has_logprobs || has_token_ids) {
+      Json choice = Choice(event.text, event.token_ids);
       if (has_logprobs) {
         choice["logprobs"] = CompletionLogprobs(model_.tokenizer, event.logprobs, text_offset_);
       }
       out += Chunk(kObject, std::move(choice), nullptr);
     }
     if (event.finished) {
-      Json choice = Choice("");
+      Json choice = Choice("", {});
       choice["finish_reason"] = FinishReasonText(event.reason);
       out += Chunk(kObject, std::move(choice), &event) + EndOfStream(kObject, event);
     }
     return out;
   }
 
-  static Json Choice(std::string text) {
-    return {
+  Json Choice(std::string text, const std::vector<int32_t>& token_ids) const {
+    Json choice = {
         {"index", 0}, {"text", std::move(text)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+    if (options_.has_token_ids) choice["token_ids"] = token_ids;
+    return choice;
   }
 
   std::string text_;
+  std::vector<int32_t> token_ids_;
   std::vector<TokenInfo> tokens_;
   int64_t text_offset_ = 0;
   GenerationEvent last_;

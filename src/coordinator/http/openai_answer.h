@@ -16,6 +16,7 @@ struct OpenAiAnswerOptions {
   bool is_streamed = false;
   bool has_logprobs = false;
   bool includes_usage = false;  // a stream ends with a chunk that holds it
+  bool has_token_ids = false;   // of completions: beside their text
 };
 
 // `model` must outlive the writer.

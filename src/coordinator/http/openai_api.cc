@@ -120,6 +120,7 @@ absl::StatusOr<Converted> ConvertCompletion(const ServedModel& model, const ApiC
     converted.request.num_logprobs = static_cast<int>(*logprobs);
     answer.has_logprobs = true;
   }
+  answer.has_token_ids = fields.Bool("return_token_ids").value_or(false);
   ReadStreamOptions(fields, converted, answer);
   converted.labels = ReadLabels(fields);
   SWITCHYARD_RETURN_IF_ERROR(fields.status());  // before what takes long
@@ -160,7 +161,10 @@ Json OpenAiApi::ModelJson() const {
             {"file_bytes", model.file_bytes},
             {"digest", model.digest},
             {"mode", model.mode},
-            {"plan_id", model.plan_id}}}};
+            {"plan_id", model.plan_id},
+            // As clients of llama-server look for them.
+            {"n_ctx", model.max_context},
+            {"n_vocab", model.tokenizer.vocab_size()}}}};
 }
 
 void OpenAiApi::ListModels(ApiCall call) const {

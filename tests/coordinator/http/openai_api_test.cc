@@ -116,6 +116,50 @@ TEST(OpenAiApiTest, StreamsACompletionAsOneEventPerTokenAtMost) {
   EXPECT_EQ(client.Request("GET", "/livez").status, 200);
 }
 
+TEST(OpenAiApiTest, ShowsTheTokensOfACompletionWhenAsked) {
+  SurfaceHarness harness;
+  harness.Start();
+  const std::string expected = harness.Expected("once upon a time", 20);
+  std::vector<int32_t> expected_ids;
+  for (const char c : expected) expected_ids.push_back(c - '!');  // byte tokens begin at '!'
+  const Json whole =
+      Parse(harness.Post("/v1/completions", Completion({{"return_token_ids", true}})).body);
+  EXPECT_EQ(whole["choices"][0]["token_ids"], Json(expected_ids));
+  EXPECT_FALSE(Parse(harness.Post("/v1/completions", Completion()).body)["choices"][0].contains(
+      "token_ids"));
+
+  const ClientResponse streamed =
+      harness.Post("/v1/completions", Completion({{"return_token_ids", true}, {"stream", true}}));
+  std::vector<std::string> data = SseData(streamed.body);
+  ASSERT_GE(data.size(), 3u);
+  data.pop_back();  // [DONE]
+  std::vector<int32_t> ids;
+  for (const std::string& event : data) {
+    const Json choice = Parse(event)["choices"][0];
+    ASSERT_TRUE(choice.contains("token_ids")) << event;
+    for (const Json& id : choice["token_ids"]) ids.push_back(id.get<int32_t>());
+  }
+  EXPECT_EQ(ids, expected_ids);
+}
+
+TEST(OpenAiApiTest, StreamsTokensWhoseTextIsHeldBack) {
+  SurfaceHarness harness;
+  harness.Start();
+  const std::string text = harness.Expected("once upon a time", 3);
+  // All but the last character of the stop string is held back, and never comes as text.
+  const ClientResponse streamed =
+      harness.Post("/v1/completions",
+                   Completion({{"return_token_ids", true}, {"stream", true}, {"stop", text}}));
+  size_t num_ids = 0;
+  for (const std::string& event : SseData(streamed.body)) {
+    if (event == "[DONE]") continue;
+    const Json choice = Parse(event)["choices"][0];
+    EXPECT_EQ(choice["text"], "");
+    num_ids += choice["token_ids"].size();
+  }
+  EXPECT_EQ(num_ids, 3u);
+}
+
 TEST(OpenAiApiTest, ChatsWholeAndStreamed) {
   SurfaceHarness harness;
   harness.Start();
@@ -213,6 +257,8 @@ TEST(OpenAiApiTest, ListsItsModelAlsoWhileLoading) {
   EXPECT_EQ(list["data"][0]["object"], "model");
   EXPECT_EQ(list["data"][0]["created"], 1700000000);
   EXPECT_EQ(list["data"][0]["meta"]["context_tokens"], 1024);
+  EXPECT_EQ(list["data"][0]["meta"]["n_ctx"], 1024);
+  EXPECT_EQ(list["data"][0]["meta"]["n_vocab"], testing::ByteTokenizer().vocab_size());
   EXPECT_EQ(Parse(harness.Get("/v1/models/fake-model").body)["id"], "fake-model");
   EXPECT_EQ(Parse(harness.Get("/v1/models/fake%2Dmodel").body)["id"], "fake-model");
   const ClientResponse unknown = harness.Get("/v1/models/other");
