@@ -1,11 +1,12 @@
 # Short names for what people do most; the work is in CMakePresets.json and deploy/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help dependencies build run test header-check asan tsan format format-check clean
+.PHONY: help dependencies build run test header-check asan tsan fuzz format format-check clean
 
 MODEL ?= deploy/demo/switchyard-demo.gguf
 PROMPT ?= Tell me a story about a fox and a lantern.
 NUM_TOKENS ?= 96
+FUZZ_SECONDS ?= 10
 CLANG_FORMAT ?= $(shell command -v clang-format-14 || echo clang-format)
 FORMATTED := '*.h' '*.cc' '*.cu' '*.proto'
 
@@ -40,6 +41,12 @@ tsan: dependencies  ## Tests with several threads under ThreadSanitizer
 	cmake --preset tsan
 	cmake --build --preset tsan --target threads_tests
 	ctest --preset tsan
+
+fuzz:  ## Run every fuzz target from its stored corpus (FUZZ_SECONDS each)
+	deploy/install_dependencies.sh --fuzz
+	cmake --preset fuzz
+	cmake --build --preset fuzz --target fuzz_targets
+	tests/fuzz/run_fuzz.sh build/fuzz/tests/fuzz/targets.txt $(FUZZ_SECONDS)
 
 format:  ## Format all sources (clang-format 14)
 	git ls-files -z --cached --others --exclude-standard -- $(FORMATTED) | xargs -0 -r $(CLANG_FORMAT) -i
