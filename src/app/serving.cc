@@ -45,6 +45,19 @@ absl::Status CheckAddress(const ListenAddress& address, std::string_view flag,
       ExitCode::kUsage);
 }
 
+// Sessions of workers have neither keys nor encryption, whatever clients must bring.
+absl::Status CheckWorkerAddress(const ServingOptions& options) {
+  if (!options.expects_outside_workers || options.allows_no_auth ||
+      coordinator::http::IsLoopback(options.worker_listen.host)) {
+    return absl::OkStatus();
+  }
+  return WithExitCode(
+      InvalidArgument("--worker-listen {} can be reached from other machines, and workers need no "
+                      "key: give --insecure-no-auth on a trusted network",
+                      options.worker_listen.Text()),
+      ExitCode::kUsage);
+}
+
 // Carries what a local load failed with to where the process ends.
 class LoadOutcome {
  public:
@@ -89,6 +102,7 @@ class Serving::Impl {
   absl::Status Start() {
     SWITCHYARD_RETURN_IF_ERROR(CheckAddress(options_.http, "--http", options_));
     SWITCHYARD_RETURN_IF_ERROR(CheckAddress(options_.grpc, "--grpc", options_));
+    SWITCHYARD_RETURN_IF_ERROR(CheckWorkerAddress(options_));
     if (!options_.api_key_file.empty()) {
       auto keys = coordinator::ApiKeys::Load(options_.api_key_file);
       if (!keys.ok()) return WithExitCode(keys.status(), ExitCode::kUsage);

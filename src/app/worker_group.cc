@@ -15,10 +15,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include "app/exit_code.h"
+#include "app/listen_address.h"
 #include "app/local_worker.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "coordinator/http/http_server.h"
 #include "coordinator/remote_worker.h"
 #include "coordinator/worker_session_service.h"
 #include "model/model_digest.h"
@@ -60,10 +62,9 @@ v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
 
 // Whether only processes of this machine can connect to the address.
 bool IsLocal(const std::string& address) {
-  for (const char* prefix : {"unix:", "127.", "localhost:", "[::1]:"}) {
-    if (address.starts_with(prefix)) return true;
-  }
-  return false;
+  if (address.starts_with("unix:")) return true;
+  const auto parsed = ParseListenAddress(address);
+  return parsed.ok() && coordinator::http::IsLoopback(parsed->host);
 }
 
 // A folder that only this user may enter, for a socket.

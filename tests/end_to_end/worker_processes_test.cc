@@ -363,6 +363,33 @@ TEST_F(WorkerProcessesTest, WorkerWithAnotherModelFileIsRefused) {
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
+TEST_F(WorkerProcessesTest, SessionsOfOtherMachinesMustBeAskedFor) {
+  const auto expect_refusal = [](const std::vector<std::string>& arguments,
+                                 const std::string& message) {
+    const ProcessResult result = RunProcess(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_EQ(result.out, "");
+  };
+  const std::vector<std::string> serve = {SWITCHYARD_BINARY, "serve", SWITCHYARD_DEMO_MODEL};
+  std::vector<std::string> arguments = serve;
+  arguments.insert(arguments.end(), {"--expect-workers", "1", "--worker-listen", "0.0.0.0:0"});
+  expect_refusal(arguments, "--worker-listen 0.0.0.0:0 can be reached from other machines");
+  arguments.insert(arguments.end(), {"--api-key-file", "/dev/null"});  // keys are for clients
+  expect_refusal(arguments, "--worker-listen 0.0.0.0:0 can be reached from other machines");
+  arguments = serve;
+  arguments.insert(arguments.end(), {"--worker-listen", "127.0.0.1:0"});
+  expect_refusal(arguments, "--expect-workers");
+  const std::vector<std::string> worker = {SWITCHYARD_BINARY, "worker", "--coordinator",
+                                           "unix:/nonexistent/socket", "--service"};
+  arguments = worker;
+  arguments.emplace_back("0.0.0.0:0");
+  expect_refusal(arguments, "--service 0.0.0.0:0 can be reached from other machines");
+  arguments = worker;
+  arguments.emplace_back("nowhere");
+  expect_refusal(arguments, "--service: wants host:port");
+}
+
 TEST_F(WorkerProcessesTest, WorkerMayBringTheSameModelUnderAnotherName) {
   const std::string copy = ::testing::TempDir() + "/copy_of_demo.gguf";
   std::remove(copy.c_str());

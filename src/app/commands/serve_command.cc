@@ -75,9 +75,9 @@ absl::Status Serve(ServeOptions options) {
   return absl::OkStatus();
 }
 
-void AddAddress(CLI::App& command, const std::string& name, ListenAddress& address,
-                const std::string& description) {
-  command
+CLI::Option* AddAddress(CLI::App& command, const std::string& name, ListenAddress& address,
+                        const std::string& description) {
+  return command
       .add_option_function<std::string>(
           name,
           [&address, name](const std::string& text) {
@@ -100,7 +100,7 @@ void AddListenOptions(CLI::App& command, ServeOptions& options) {
   command.add_option("--api-key-file", serving.api_key_file,
                      "File with a SHA-256 of a key on each line; read again at SIGHUP");
   command.add_flag("--insecure-no-auth", serving.allows_no_auth,
-                   "Serve other machines without a key");
+                   "Serve other machines without a key; let workers join from them");
   command.add_flag("--slots-endpoint,!--no-slots-endpoint", serving.has_slots_route,
                    "Show running requests at /slots (default: on)");
   command.add_flag("--reflection,!--no-reflection", serving.has_reflection,
@@ -149,7 +149,8 @@ void AddWorkerOptions(CLI::App& command, ServeOptions& options) {
                                            "Worker processes that join from outside");
   expect->check(CLI::Range(1, 1))->excludes(workers);
   AddAddress(command, "--worker-listen", options.serving.worker_listen,
-             "Where workers from outside join; port 0 = any");
+             "Where workers from outside join; port 0 = any")
+      ->needs(expect);
   command
       .add_option("--on-worker-loss", options.on_worker_loss,
                   "What becomes of running requests when a worker is lost")

@@ -16,10 +16,12 @@
 #include "app/engine_setup.h"
 #include "app/exit_code.h"
 #include "app/interrupt.h"
+#include "app/listen_address.h"
 #include "app/version.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "coordinator/http/http_server.h"
 #include "kernels/cpu/cpu_features.h"
 #include "worker/command_executor.h"
 #include "worker/worker_service.h"
@@ -34,6 +36,7 @@ struct WorkerCommandOptions {
   std::string coordinator;
   std::string worker_id;        // empty = the host's name
   std::string service_address;  // empty = no service
+  bool allows_no_auth = false;  // the service may be asked by other machines
   double retry_seconds = 60;
   ModelOptions model;  // path may be empty, also device and level: the coordinator says
 };
@@ -117,6 +120,20 @@ class ServiceServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
+// The service has neither keys nor encryption.
+absl::Status CheckServiceAddress(const WorkerCommandOptions& options) {
+  if (options.service_address.empty()) return absl::OkStatus();
+  const auto address = ParseListenAddress(options.service_address);
+  if (!address.ok()) return WithContext(address.status(), "--service");
+  if (options.allows_no_auth || coordinator::http::IsLoopback(address->host)) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "--service {} can be reached from other machines, and needs no key: give --insecure-no-auth "
+      "on a trusted network",
+      options.service_address);
+}
+
 // How the program ends when the executor can serve no session any more.
 absl::Status WithFailureCode(const absl::Status& failure) {
   if (failure.code() == absl::StatusCode::kInternal) {  // a step
@@ -127,6 +144,9 @@ absl::Status WithFailureCode(const absl::Status& failure) {
 }
 
 absl::Status RunWorker(const WorkerCommandOptions& options) {
+  if (const absl::Status status = CheckServiceAddress(options); !status.ok()) {
+    return WithExitCode(status, ExitCode::kUsage);
+  }
   worker::CommandExecutorOptions executor_options;
   executor_options.make_backend = [&options](const v1::Configure& configure) {
     return BackendFor(options.model, configure);
@@ -187,6 +207,8 @@ void AddWorkerCommand(CLI::App& app, CommandBody& body) {
                       "Name of this place, the same after a restart (default: the host's name)");
   command->add_option("--service", options->service_address,
                       "Serve status, residency and telemetry at host:port (port 0: any)");
+  command->add_flag("--insecure-no-auth", options->allows_no_auth,
+                    "Let other machines ask the service, which wants no key");
   command
       ->add_option("--retry", options->retry_seconds,
                    "Seconds without a coordinator after which the worker ends")
