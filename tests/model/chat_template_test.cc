@@ -546,7 +546,7 @@ TEST(NormalizeMessagesTest, ErrorsNameTheMessage) {
       {"[1]", "messages[0]: message is not an object"},
       {R"([{"role": "user"}, {}])", "messages[1]: role is not a string"},
       {R"([{"role": 5}])", "messages[0]: role is not a string"},
-      {R"([{"role": ""}])", "messages[0]: role is not a string"},
+      {R"([{"role": ""}])", "messages[0]: role is empty"},
       {R"([{"role": "user", "content": 5}])",
        "messages[0]: content is neither a string nor a list of parts"},
       {R"([{"role": "user", "content": ["x"]}])", "messages[0]: content part is not an object"},

@@ -107,9 +107,8 @@ absl::Status NormalizeContent(Json* message) {
 absl::Status NormalizeMessage(Json* message) {
   if (!message->is_object()) return InvalidArgument("message is not an object");
   const auto role = message->find("role");
-  if (role == message->end() || !role->is_string() || role->get_ref<const std::string&>().empty()) {
-    return InvalidArgument("role is not a string");
-  }
+  if (role == message->end() || !role->is_string()) return InvalidArgument("role is not a string");
+  if (role->get_ref<const std::string&>().empty()) return InvalidArgument("role is empty");
   SWITCHYARD_RETURN_IF_ERROR(NormalizeContent(message));
   for (const char* const key : {"reasoning_content", "tool_calls"}) {
     const auto member = message->find(key);
