@@ -16,6 +16,7 @@
 namespace switchyard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -311,30 +312,47 @@ TEST(ProgramTest, ConfigFileAndEnvironmentSetFlags) {
               2, "zero");
 }
 
-// Runs the program where control groups allow one CPU: a file system over theirs shows made-up
-// quotas, in a mount namespace of its own.
-ProcessResult SwitchyardWithOneCpu(const std::string& arguments) {
-  const std::string script =
-      "set -e; g=/sys/fs/cgroup; if [ -d $g/cpu ]; then g=$g/cpu; fi; mount -t tmpfs none $g;"
-      "echo 100000 100000 > $g/cpu.max; echo 100000 > $g/cpu.cfs_quota_us;"
-      "echo 100000 > $g/cpu.cfs_period_us; exec " SWITCHYARD_BINARY " " +
-      arguments;
-  return testing::RunProcess({"/usr/bin/unshare", "-m", "/bin/sh", "-c", script});
-}
-
-TEST(ProgramTest, ThreadsFollowTheCpuQuota) {
-  if (geteuid() != 0 || SwitchyardWithOneCpu("version").exit_code != 0) {
-    GTEST_SKIP() << "needs the right to mount";
+// Runs the program where control groups allow one CPU: a file system over theirs shows a made-up
+// quota of version 1 or 2, in a mount namespace of its own.
+class QuotaTest : public ::testing::TestWithParam<int> {
+ protected:
+  static ProcessResult RunWithOneCpu(const std::string& arguments) {
+    const std::string quota =
+        GetParam() == 2 ? "echo 100000 100000 > cpu.max;"
+                        : "mkdir cpu; echo 100000 | tee cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us"
+                          " > /dev/null;";
+    const std::string script = "set -e; mount -t tmpfs none /sys/fs/cgroup; cd /sys/fs/cgroup;" +
+                               quota + "cd /; exec " SWITCHYARD_BINARY " " + arguments;
+    return testing::RunProcess({"/usr/bin/unshare", "-m", "/bin/sh", "-c", script});
   }
-  EXPECT_THAT(SwitchyardWithOneCpu("version").out, HasSubstr("threads: 1 (CPU quota 1.0 of "));
+
+  void SetUp() override {
+    if (geteuid() != 0 || RunWithOneCpu("version").exit_code != 0) {
+      GTEST_SKIP() << "needs the right to mount";
+    }
+  }
+};
+
+TEST_P(QuotaTest, ThreadsFollowIt) {
+  constexpr char kOne[] = "threads: 1 (CPU quota 1.0 of ";
+  EXPECT_THAT(RunWithOneCpu("version").out, HasSubstr(kOne));
+  EXPECT_THAT(RunWithOneCpu("doctor").out, HasSubstr(kOne));
   const std::string run =
       "run " SWITCHYARD_DEMO_MODEL " -p 'Who are you?' --greedy --thinking off -n 4";
-  EXPECT_THAT(SwitchyardWithOneCpu(run).err, HasSubstr("cpu threads: 1 (CPU quota 1.0"));
-  const ProcessResult asked = SwitchyardWithOneCpu(run + " -t 2");
-  EXPECT_EQ(asked.exit_code, 0);
-  EXPECT_THAT(asked.err, HasSubstr("cpu threads: 2 (as asked for)"));
-  EXPECT_THAT(asked.err, HasSubstr("warning"));
+  EXPECT_THAT(RunWithOneCpu(run).err, HasSubstr(kOne));
 }
+
+TEST_P(QuotaTest, MoreThreadsAreObeyedWithAWarning) {
+  const std::string run =
+      "run " SWITCHYARD_DEMO_MODEL " -p 'Who are you?' --greedy --thinking off -n 4 -t 2";
+  const ProcessResult asked = RunWithOneCpu(run);
+  EXPECT_EQ(asked.exit_code, 0);
+  EXPECT_THAT(asked.err, AllOf(HasSubstr("threads: 2 (as asked for)"), HasSubstr("warning")));
+  EXPECT_THAT(RunWithOneCpu("doctor -t 2").out,
+              AllOf(HasSubstr("threads: 2 (as asked for)"), HasSubstr("use -t 1")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, QuotaTest, ::testing::Values(1, 2));
 
 }  // namespace
 }  // namespace switchyard
