@@ -115,7 +115,7 @@ absl::StatusOr<worker::WorkerOptions> MakeWorkerOptions(const LoadedModel& model
 
 absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
     const LoadedModel& model, const ModelOptions& options,
-    const worker::WorkerOptions& worker_options) {
+    const worker::WorkerOptions& worker_options, const worker::LoadProgress& on_progress) {
   SWITCHYARD_ASSIGN_OR_RETURN(auto backend, MakeBackend(options));
   std::unique_ptr<ProgressBar> bar;
   auto worker = worker::Worker::Create(
@@ -124,7 +124,8 @@ absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
           bar = std::make_unique<ProgressBar>("loading", total, TerminalProgressOptions());
         }
         bar->Set(done);
-        return IsInterrupted() ? InterruptedStatus() : absl::OkStatus();
+        if (IsInterrupted()) return InterruptedStatus();
+        return on_progress ? on_progress(done, total) : absl::OkStatus();
       });
   bar.reset();
   if (!worker.ok()) {

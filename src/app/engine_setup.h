@@ -25,10 +25,11 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const ModelOptions
 absl::StatusOr<worker::WorkerOptions> MakeWorkerOptions(const LoadedModel& model,
                                                         const ModelOptions& options);
 
-// Loads the weights, with a bar on a terminal, and logs what takes how much memory.
+// Loads the weights, with a bar on a terminal, and logs what takes how much memory. `on_progress`
+// is told of each part; an error that it returns ends the load, as an interrupt does.
 absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
     const LoadedModel& model, const ModelOptions& options,
-    const worker::WorkerOptions& worker_options);
+    const worker::WorkerOptions& worker_options, const worker::LoadProgress& on_progress = {});
 
 // All of the above and an engine on top. `model` must outlive it.
 absl::StatusOr<std::unique_ptr<coordinator::Engine>> StartEngine(const LoadedModel& model,

@@ -1,6 +1,7 @@
 // A worker in this process that is loaded while the server already answers.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,8 +18,9 @@ namespace switchyard::app {
 // Ready once `load` has returned a worker; lost for good if it returned an error.
 class LoadingWorker : public coordinator::WorkerHandle {
  public:
-  // Called once, on a thread of its own; ends soon after an interrupt.
-  using Load = std::function<absl::StatusOr<std::unique_ptr<worker::Worker>>()>;
+  // Called once, on a thread of its own; ends soon, with an error, once `is_stopped` is true.
+  using Load = std::function<absl::StatusOr<std::unique_ptr<worker::Worker>>(
+      const std::atomic<bool>& is_stopped)>;
 
   // `options` are those that `load` creates its worker with.
   LoadingWorker(Load load, const worker::WorkerOptions& options)
@@ -29,7 +31,7 @@ class LoadingWorker : public coordinator::WorkerHandle {
 
   void Start(coordinator::WorkerEvents& events) override {
     thread_ = std::thread([this, &events] {
-      auto loaded = load_();
+      auto loaded = load_(is_stopped_);
       if (!loaded.ok()) {
         events.OnLost(loaded.status(), /*returns=*/false);
         return;
@@ -51,6 +53,7 @@ class LoadingWorker : public coordinator::WorkerHandle {
   }
 
   void Stop() override {
+    is_stopped_ = true;
     if (thread_.joinable()) thread_.join();
     if (worker_ != nullptr) worker_->Stop();
   }
@@ -58,6 +61,7 @@ class LoadingWorker : public coordinator::WorkerHandle {
  private:
   const Load load_;
   const worker::WorkerOptions options_;
+  std::atomic<bool> is_stopped_ = false;
   std::mutex mutex_;
   std::unique_ptr<LocalWorker> worker_;
   std::thread thread_;

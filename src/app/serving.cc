@@ -1,8 +1,10 @@
 #include "app/serving.h"
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -176,8 +178,13 @@ class Serving::Impl {
   absl::StatusOr<std::unique_ptr<coordinator::WorkerHandle>> MakeWorker() {
     if (options_.num_workers == 0 && !options_.expects_outside_workers) {
       return std::make_unique<LoadingWorker>(
-          [this] {
-            auto worker = LoadWorker(*model_, options_.model, worker_options_);
+          [this](const std::atomic<bool>& is_stopped) {
+            auto worker = LoadWorker(*model_, options_.model, worker_options_,
+                                     [&](int64_t num_bytes, int64_t num_total_bytes) {
+                                       metrics_->SetModelLoad(num_bytes, num_total_bytes);
+                                       return is_stopped ? Cancelled("nobody waits for the model")
+                                                         : absl::OkStatus();
+                                     });
             load_outcome_.Set(worker.status());
             return worker;
           },
@@ -230,13 +237,19 @@ class Serving::Impl {
   std::vector<coordinator::WorkerSample> WorkerSamples() {
     const coordinator::ClusterStatus status = group_->status();
     std::vector<coordinator::WorkerSample> samples;
+    uint64_t num_bytes = 0, num_total_bytes = 0;
     for (const coordinator::MemberStatus& member : status.members) {
-      samples.push_back({.worker = member.worker_id,
-                         .is_up = member.state != worker::v1::WORKER_STATE_DEAD,
+      // Named by its place: ids of workers from outside are no closed set.
+      samples.push_back({.worker = std::to_string(samples.size()),
+                         .is_up = member.state == worker::v1::WORKER_STATE_READY ||
+                                  member.state == worker::v1::WORKER_STATE_BUSY,
                          .epoch = status.epoch,
                          .num_restarts = group_->num_restarts(),
                          .heartbeat_age_seconds = member.heartbeat_age_seconds});
+      num_bytes += member.loaded_bytes;
+      num_total_bytes += member.total_bytes;
     }
+    metrics_->SetModelLoad(static_cast<int64_t>(num_bytes), static_cast<int64_t>(num_total_bytes));
     return samples;
   }
 

@@ -38,7 +38,7 @@ void Merge(GenerationEvent earlier, GenerationEvent& later) {
 
 bool EventBuffer::Push(const GenerationEvent& event) {
   std::lock_guard lock(mutex_);
-  if (num_bytes_ + SizeOf(event) > max_bytes_) has_overflowed_ = true;
+  if (!event.finished && num_bytes_ + SizeOf(event) > max_bytes_) has_overflowed_ = true;
   if (has_overflowed_ && !event.finished) return false;
   GenerationEvent added = event;
   if (has_overflowed_) {

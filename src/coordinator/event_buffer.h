@@ -18,7 +18,8 @@ class EventBuffer {
   explicit EventBuffer(size_t max_bytes) : max_bytes_(max_bytes) {}
 
   // Adds an event. False: more than max_bytes would wait. From then on the stream has a hole, so
-  // nothing more is taken but the last event, and that without its text and tokens.
+  // nothing more is taken but the last event, and that without its text and tokens. A last event
+  // that is itself the one too many is taken whole.
   bool Push(const GenerationEvent& event);
 
   // Everything that waits: text and tokens appended, usage, timings and progress the latest, costs

@@ -120,6 +120,16 @@ TEST(EventBufferTest, FullBufferTakesNothingButTheLastEvent) {
   EXPECT_EQ(event->text, "");
 }
 
+TEST(EventBufferTest, TheLastEventMayGoOverTheLimit) {
+  // Nothing comes after it, so dropping its text would leave a hole that nobody is told of.
+  EventBuffer buffer(10);
+  EXPECT_TRUE(buffer.Push(TextEvent("0123456789")));
+  GenerationEvent last = LastEvent(FinishReason::kMaxTokens);
+  last.text = "a";
+  EXPECT_TRUE(buffer.Push(last));
+  EXPECT_EQ(buffer.Take()->text, "0123456789a");
+}
+
 TEST(EventBufferTest, TokensAndLogprobsCountAsBytes) {
   EventBuffer tokens(15);
   EXPECT_TRUE(tokens.Push(TextEvent("", {1, 2, 3})));

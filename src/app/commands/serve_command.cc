@@ -40,6 +40,7 @@ absl::Status ServeUntilEnd(Serving& serving) {
   const double start = MonotonicClock::Get().NowSeconds();
   bool was_ready = false;
   while (true) {
+    if (IsInterrupted()) return absl::OkStatus();  // it also ends a load, which is no failure then
     const GateState state = serving.state();
     if (state == GateState::kFailed) return serving.failure();
     if (state == GateState::kServing && !was_ready) {
@@ -69,7 +70,10 @@ absl::Status Serve(ServeOptions options) {
   SWITCHYARD_ASSIGN_OR_RETURN(const auto serving,
                               Serving::Start(options.serving, [] { NotifyWakeUp(); }));
   SWITCHYARD_RETURN_IF_ERROR(AnnounceListeners(*serving));
-  SWITCHYARD_RETURN_IF_ERROR(ServeUntilEnd(*serving));
+  if (const absl::Status status = ServeUntilEnd(*serving); !status.ok()) {
+    serving->Drain(0);  // who waits for an answer is told why there is none
+    return status;
+  }
   LogInfo("draining: running requests may end within {} s", options.drain_seconds);
   if (!serving->Drain(options.drain_seconds)) LogWarning("requests were cancelled");
   return absl::OkStatus();

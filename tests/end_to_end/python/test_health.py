@@ -1,6 +1,7 @@
 """What a Kubernetes-style probe and an operator see, from start to drain."""
 
 import importlib
+import re
 import signal
 
 import pytest
@@ -28,6 +29,15 @@ def test_probe(server):
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
     for path in ("/health", "/healthz", "/livez", "/readyz"):
         assert server.request(path)[0] == 200
+
+
+def test_metrics_say_how_much_is_loaded(server):
+    text = server.request("/metrics")[2]
+    loaded, total = (
+        float(re.search(rf"^switchyard_{name}{{[^}}]*}} (\S+)$", text, re.MULTILINE).group(1))
+        for name in ("model_load_bytes", "model_load_total_bytes")
+    )
+    assert loaded == total > 1e6
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
