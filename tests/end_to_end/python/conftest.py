@@ -80,6 +80,8 @@ class Server:
         with self._changed:
             self._changed.wait_for(lambda: find() is not None, timeout=seconds)
             match = find()
+            if not match and None in lines:  # it has ended: the other stream says why
+                self._changed.wait_for(lambda: None in self._lines and None in self.log, timeout=10)
         assert match, f"no line like {pattern!r}\n" + "\n".join(filter(None, self._lines + self.log))
         return match.group(1) if match.groups() else match.group(0)
 

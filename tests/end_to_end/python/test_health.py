@@ -55,6 +55,9 @@ def test_drain_finishes_what_runs(start_server, signal_number):
     assert next(call).HasField("started")
     server.process.send_signal(signal_number)
     assert next(watch).status == pb.HealthCheckResponse.NOT_SERVING
+    # The probe fails first; requests are refused from a moment later on.
+    while server.request("/health")[0] == 200:
+        pass
     status, answer = server.json("/v1/completions", {"prompt": [1, 2], "max_tokens": 1})
     assert status == 503 and answer["error"]["type"] == "unavailable_error"
     with pytest.raises(grpc.RpcError) as caught:
