@@ -14,49 +14,51 @@ constexpr double kTicksPerHeartbeat = 5;
 }  // namespace
 
 ClusterThread::ClusterThread(const ClusterOptions& options, StaleProcess on_stale_process)
-    : tick_seconds_(options.heartbeat_seconds / kTicksPerHeartbeat),
-      on_stale_process_(std::move(on_stale_process)),
+    : on_stale_process_(std::move(on_stale_process)),
       cluster_(options, MonotonicClock::Get(), *this),
-      thread_([this] { Run(); }) {}
+      ticker_([this, seconds = options.heartbeat_seconds / kTicksPerHeartbeat] {
+        RunTicks(seconds);
+      }) {}
 
 ClusterThread::~ClusterThread() {
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     is_stopping_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !is_running_; });
   }
-  changed_.notify_all();
-  thread_.join();
+  ticker_.join();
+  inbox_.clear();
   events_ = nullptr;
   cluster_.Stop(Unavailable("the coordinator ends"));
 }
 
-void ClusterThread::Run() {
-  double next_tick = 0;
-  std::vector<absl::AnyInvocable<void(Cluster&)>> batch;
-  std::unique_lock lock(mutex_);
-  while (!is_stopping_) {
-    batch.swap(inbox_);
-    lock.unlock();
-    for (auto& what : batch) what(cluster_);
-    batch.clear();
-    const double now = MonotonicClock::Get().NowSeconds();
-    if (now >= next_tick) {
-      cluster_.Tick();
-      next_tick = now + tick_seconds_;
+void ClusterThread::RunTicks(double seconds) {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return is_stopping_; });
+      if (is_stopping_) return;
     }
-    lock.lock();
-    changed_.wait_for(lock, std::chrono::duration<double>(next_tick - now),
-                      [&] { return is_stopping_ || !inbox_.empty(); });
+    Post([](Cluster& cluster) { cluster.Tick(); });
   }
 }
 
 void ClusterThread::Post(absl::AnyInvocable<void(Cluster&)> what) {
-  {
-    std::lock_guard lock(mutex_);
-    if (is_stopping_) return;
-    inbox_.push_back(std::move(what));
+  std::unique_lock lock(mutex_);
+  if (is_stopping_) return;
+  inbox_.push_back(std::move(what));
+  if (is_running_) return;
+  is_running_ = true;
+  while (!inbox_.empty() && !is_stopping_) {
+    batch_.swap(inbox_);
+    lock.unlock();
+    for (auto& next : batch_) next(cluster_);
+    batch_.clear();
+    lock.lock();
   }
-  changed_.notify_all();
+  is_running_ = false;
+  if (is_stopping_) changed_.notify_all();
 }
 
 void ClusterThread::Call(absl::AnyInvocable<void(Cluster&)> what) {

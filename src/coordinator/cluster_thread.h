@@ -1,5 +1,5 @@
-// The thread on which a cluster lives: what comes from streams, the engine and the supervisor
-// reaches it as messages.
+// Who runs a cluster: what comes from streams, the engine and the supervisor reaches it as
+// messages, one after the other.
 #pragma once
 
 #include <condition_variable>
@@ -17,17 +17,21 @@
 
 namespace switchyard::coordinator {
 
+// A message is run by the thread that posts it, or by the one that is running another: a result
+// crosses to the engine without a thread in between, which would have to be woken for every token.
+//
 // Threads: any, but Detach() and status() not from within what was posted.
 class ClusterThread : private ClusterEvents {
  public:
-  // Told of processes that are to be killed; from the cluster's thread.
+  // Told of processes that are to be killed, from within what was posted.
   using StaleProcess = std::function<void(const std::string& worker_id, uint32_t pid)>;
 
   ClusterThread(const ClusterOptions& options, StaleProcess on_stale_process);
   // Closes all sessions.
   ~ClusterThread() override;
 
-  // Runs `what` on the thread, in order; what comes after the end is dropped.
+  // Runs `what`, in order: now, or on the thread that runs another. What comes after the end is
+  // dropped. No lock may be held that a message, the events or the streams need.
   void Post(absl::AnyInvocable<void(Cluster&)> what);
 
   // Sends events to `events` from now on, beginning with where the group stands.
@@ -38,7 +42,7 @@ class ClusterThread : private ClusterEvents {
   ClusterStatus status();
 
  private:
-  void Run();
+  void RunTicks(double seconds);
   // Posts and waits.
   void Call(absl::AnyInvocable<void(Cluster&)> what);
 
@@ -47,11 +51,11 @@ class ClusterThread : private ClusterEvents {
   void OnLost(const absl::Status& status, bool returns) override;
   void OnStaleProcess(const std::string& worker_id, uint32_t pid) override;
 
-  const double tick_seconds_;
   StaleProcess on_stale_process_;
 
-  // Of the thread.
+  // Of whoever runs.
   Cluster cluster_;
+  std::vector<absl::AnyInvocable<void(Cluster&)>> batch_;
   WorkerEvents* events_ = nullptr;
   uint64_t ready_epoch_ = 0;  // 0 = not ready
   absl::Status end_;          // not OK: lost for good
@@ -59,8 +63,9 @@ class ClusterThread : private ClusterEvents {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<absl::AnyInvocable<void(Cluster&)>> inbox_;
+  bool is_running_ = false;
   bool is_stopping_ = false;
-  std::thread thread_;
+  std::thread ticker_;
 };
 
 }  // namespace switchyard::coordinator

@@ -61,7 +61,7 @@ class Session : public std::enable_shared_from_this<Session> {
     cluster_.Post([self = shared_from_this()](Cluster& cluster) { self->Handle(cluster); });
   }
 
-  // On the cluster's thread.
+  // From within a message to the cluster.
   void Handle(Cluster& cluster) {
     if (lease_id_ == 0) {
       lease_id_ = incoming_.lease_id();
@@ -112,7 +112,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   ClusterThread& cluster_;
-  v1::WorkerSessionRequest incoming_;  // of the read under way, or of the cluster's thread
+  v1::WorkerSessionRequest incoming_;  // of the read under way, or of Handle()
   uint64_t lease_id_ = 0;              // as incoming_; 0 = none yet
 
   std::mutex mutex_;                                // guards what follows
