@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/status.h"
 
 namespace switchyard::coordinator::http {
 
@@ -20,7 +21,13 @@ void ApiCall::Refuse(const absl::Status& status, ServingMetrics& metrics) const 
 }
 
 void ApiCall::Fail(const absl::Status& status) const {
+  LogIfInternal(status);
   Send(ErrorResponse(ToApiError(status), shape));
+}
+
+void ApiCall::LogIfInternal(const absl::Status& status) const {
+  if (ToApiError(status).status != 500) return;
+  LogError("{} {} {} failed: {}", request_id, request.method, request.path(), Message(status));
 }
 
 }  // namespace switchyard::coordinator::http

@@ -44,6 +44,8 @@ struct ApiCall {
   void Refuse(const absl::Status& status, ServingMetrics& metrics) const;
   // Answers with an error that is counted already.
   void Fail(const absl::Status& status) const;
+  // The client is told nothing of our own faults, so the log says what they were.
+  void LogIfInternal(const absl::Status& status) const;
 };
 
 }  // namespace switchyard::coordinator::http

@@ -109,6 +109,7 @@ class GenerationCall : public std::enable_shared_from_this<GenerationCall> {
                          kDraining);
     if (is_streamed_ && call_.responder->has_sent()) {
       // What came before the failure may have been merged with it.
+      call_.LogIfInternal(status);
       GenerationEvent rest = event;
       rest.finished = false;
       call_.responder->Write(writer_->OnEvent(rest) + writer_->ErrorEvent(status));
@@ -143,7 +144,9 @@ void StartGeneration(const ApiContext& context, ApiCall call, std::string api,
                    .labels = std::move(labels),
                    .max_buffered_bytes = context.max_buffered_bytes,
                    .arrival_seconds = call.request.received_seconds};
-  call.request.body = std::string();  // it is converted; streams may live long
+  // It is converted; streams may live long.
+  call.request.body = std::string();
+  call.request.body_share.reset();
   std::make_shared<GenerationCall>(std::move(call), std::move(writer), is_streamed)
       ->Start(context, std::move(info), std::move(request));
 }

@@ -308,6 +308,14 @@ void HttpConnection::OnWholeHead() {
     OnReadError(beast_http::error::body_limit, &request_);
     return;
   }
+  request_.body_share = owner_->ReserveBody(parser_->content_length().value_or(body_limit_));
+  if (request_.body_share == nullptr) {
+    HttpResponse response = owner_->handler().ErrorResponse(
+        503, "the server holds too many request bodies at the moment", &request_);
+    response.headers.push_back({"Retry-After", "1"});
+    RefuseAndClose(std::move(response));
+    return;
+  }
   parser_->body_limit(body_limit_);
   state_ = State::kReadingBody;
   SetDeadline(owner_->options().body_seconds);

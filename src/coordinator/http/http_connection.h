@@ -29,6 +29,9 @@ class HttpConnectionOwner {
   virtual ~HttpConnectionOwner() = default;
   virtual const HttpServerOptions& options() const = 0;
   virtual HttpHandler& handler() = 0;
+  // Room for a body of `num_bytes`, given back when the result dies; null if there is none.
+  // Threads: any.
+  virtual std::shared_ptr<const void> ReserveBody(size_t num_bytes) = 0;
   // The connection is closed and forgets its owner's handler. Threads: any.
   virtual void Remove(HttpConnection* connection) = 0;
 };

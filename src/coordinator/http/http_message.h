@@ -1,6 +1,7 @@
 // HTTP requests and responses as handlers see them, whole and free of any library's types.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,9 @@ struct HttpRequest {
   std::string target;  // as sent: path and query
   std::vector<HttpHeader> headers;
   std::string body{};
+  // The body's share of HttpServerOptions::max_total_body_bytes, given back when it dies: keep it
+  // as long as the body, and no longer.
+  std::shared_ptr<const void> body_share{};
   double received_seconds = 0;  // when its last byte was here, by the server's clock
 
   // The part of `target` before the query.

@@ -1,6 +1,7 @@
 #include "coordinator/http/http_server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
@@ -70,6 +71,15 @@ class HttpServer::Core : public HttpConnectionOwner, public std::enable_shared_f
 
   const HttpServerOptions& options() const override { return options_; }
   HttpHandler& handler() override { return handler_; }
+
+  std::shared_ptr<const void> ReserveBody(size_t num_bytes) override {
+    if (num_body_bytes_->fetch_add(num_bytes) + num_bytes > options_.max_total_body_bytes) {
+      *num_body_bytes_ -= num_bytes;
+      return nullptr;
+    }
+    return {num_body_bytes_.get(),
+            [counter = num_body_bytes_, num_bytes](const void*) { *counter -= num_bytes; }};
+  }
 
   absl::Status Start() {
     const auto address = ParseAddress(options_.address);
@@ -192,6 +202,10 @@ class HttpServer::Core : public HttpConnectionOwner, public std::enable_shared_f
   asio::steady_timer accept_pause_;
   asio::thread_pool background_;
   std::vector<std::thread> threads_;
+
+  // Shared, since a request may outlive the server.
+  const std::shared_ptr<std::atomic<size_t>> num_body_bytes_ =
+      std::make_shared<std::atomic<size_t>>(0);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

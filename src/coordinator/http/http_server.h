@@ -24,6 +24,9 @@ struct HttpServerOptions {
 
   size_t max_header_bytes = size_t{16} << 10;
   size_t max_body_bytes = size_t{8} << 20;
+  // Of all bodies that are read or not converted yet; what would go over it gets 503. A body of
+  // unknown length counts as the longest allowed.
+  size_t max_total_body_bytes = size_t{256} << 20;
   int max_connections = 1024;  // more get 503
   double header_seconds = 10;  // from the first byte of a head, or from the connect, to its end
   double body_seconds = 30;

@@ -218,6 +218,39 @@ TEST_F(HttpServerTest, BodyLimitIsExactInBothCodings) {
 }
 
 // Goes on sending after the limit, as clients do that read the response at the end only.
+TEST_F(HttpServerTest, AllBodiesTogetherHaveALimit) {
+  options_.max_body_bytes = 100;
+  options_.max_total_body_bytes = 150;
+  std::vector<HttpRequest> held;
+  std::vector<std::shared_ptr<HttpResponder>> responders;
+  Event is_held;
+  handler_.answers["/hold"] = [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    held.push_back(std::move(request));
+    responders.push_back(std::move(responder));
+    is_held.Set();
+  };
+  Start();
+  HttpClient first(port());
+  ASSERT_TRUE(first.SendRaw("POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 60\r\n\r\n" +
+                            std::string(60, 'x')));
+  ASSERT_TRUE(is_held.Wait());
+  // 91 more are one too many, and so is a body that may have 100.
+  for (const std::string length : {"Content-Length: 91", "Transfer-Encoding: chunked"}) {
+    HttpClient client(port());
+    ASSERT_TRUE(client.SendRaw("POST /echo HTTP/1.1\r\nHost: a\r\n" + length + "\r\n\r\n"));
+    const ClientResponse refused = client.Read();
+    EXPECT_EQ(refused.status, 503) << length;
+    EXPECT_EQ(refused.Header("retry-after"), "1");
+  }
+  EXPECT_EQ(HttpClient(port()).Request("POST", "/echo", std::string(90, 'y')).status, 200);
+  responders[0]->Send({.status = 200});
+  EXPECT_EQ(first.Read().status, 200);
+  held.clear();
+  for (int i = 0; i < 3; ++i) {  // everything was given back
+    EXPECT_EQ(HttpClient(port()).Request("POST", "/echo", std::string(100, 'z')).status, 200);
+  }
+}
+
 TEST_F(HttpServerTest, AnUploadOverTheLimitStillReadsItsAnswer) {
   options_.max_body_bytes = 100000;
   Start();
