@@ -237,8 +237,7 @@ absl::Status ConvertPrompt(const v1::GenerationSpec& spec, const ServedModel& mo
   return BadField(InvalidArgument("prompt is missing: set text, token_ids or chat"), "spec.prompt");
 }
 
-// ---- events
-// ---------------------------------------------------------------------------------------
+// ---- events -----------------------------------------------------------------------------------
 
 double PerSecond(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 

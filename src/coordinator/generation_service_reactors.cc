@@ -17,8 +17,7 @@ double Now() { return MonotonicClock::Get().NowSeconds(); }
 
 }  // namespace
 
-// ---- CallGeneration
-// -------------------------------------------------------------------------------
+// ---- CallGeneration ---------------------------------------------------------------------------
 
 absl::Status CallGeneration::Start(RequestGate& gate, PreparedCall call,
                                    std::function<void()> on_available) {
@@ -75,8 +74,7 @@ absl::Status CallGeneration::EndOf(const GenerationEvent& event) const {
   }
 }
 
-// ---- GenerateReactor
-// ------------------------------------------------------------------------------
+// ---- GenerateReactor --------------------------------------------------------------------------
 
 void GenerateReactor::Begin(RequestGate& gate, absl::StatusOr<PreparedCall> call) {
   absl::Status status = call.status();
@@ -111,8 +109,7 @@ void GenerateReactor::Pump(bool begins) {
   Finish(ToGrpcStatus(ForClients(*end)));
 }
 
-// ---- StreamGenerateReactor
-// ------------------------------------------------------------------------
+// ---- StreamGenerateReactor --------------------------------------------------------------------
 
 StreamGenerateReactor::StreamGenerateReactor(const ServedModel& model,
                                              grpc::CallbackServerContext* context,

@@ -12,16 +12,12 @@
 #include "coordinator/request_limits.h"
 
 namespace switchyard::coordinator {
-namespace {
 
-// Ids only have to differ among the requests that run; guessing one gives no access to anything.
 std::string MakeRequestId() {
   static thread_local std::mt19937_64 random{(static_cast<uint64_t>(std::random_device{}()) << 32) |
                                              std::random_device{}()};
   return fmt::format("req-{:016x}", random());
 }
-
-}  // namespace
 
 absl::Status SlowReader() {
   return WithReason(ResourceExhausted("the client reads too slowly: its stream was cancelled"),

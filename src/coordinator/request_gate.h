@@ -30,9 +30,13 @@ enum class GateState {
   kFailed,      // the worker is lost for good
 };
 
+// "req-" and 16 hexadecimal digits. Ids only have to differ among the requests that run; guessing
+// one gives no access to anything.
+std::string MakeRequestId();
+
 // A request without what is generated.
 struct RequestInfo {
-  std::string request_id;  // "" = one is made: "req-" and 16 hexadecimal digits
+  std::string request_id;  // "" = one is made by MakeRequestId()
   std::string api;         // which API took it: "grpc", "openai", "anthropic" or "native"
   std::map<std::string, std::string> labels;
   size_t max_buffered_bytes = size_t{1} << 20;  // of events that wait for the client

@@ -18,15 +18,6 @@ namespace v1 = switchyard::worker::v1;
 // JSON has no infinity; OpenAI's APIs say -9999 for a probability of zero.
 double Finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-bool IsValidUtf8(std::string_view text) {
-  while (!text.empty()) {
-    const model::Utf8Unit unit = model::DecodeUtf8(text);
-    if (unit.status != model::Utf8Status::kValid) return false;
-    text.remove_prefix(unit.num_bytes);
-  }
-  return true;
-}
-
 double PerUnit(double total, double count) { return count > 0 ? total / count : 0; }
 
 // "attention" for STAGE_ATTENTION.
@@ -56,7 +47,7 @@ int64_t WeightBytes(const StepCosts& costs) {
 }
 
 std::string LegacyTokenText(std::string_view bytes) {
-  if (IsValidUtf8(bytes)) return std::string(bytes);
+  if (model::IsValidUtf8(bytes)) return std::string(bytes);
   std::string text = "bytes:";
   for (const char c : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return text;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -20,13 +19,6 @@ namespace {
 bool IsRequestId(std::string_view id) {
   return !id.empty() && id.size() <= kMaxRequestIdBytes &&
          std::ranges::all_of(id, [](char c) { return c > ' ' && c < 0x7f; });
-}
-
-// Ids only have to differ among the requests that run.
-std::string MakeRequestId() {
-  static thread_local std::mt19937_64 random{(static_cast<uint64_t>(std::random_device{}()) << 32) |
-                                             std::random_device{}()};
-  return fmt::format("req-{:016x}", random());
 }
 
 std::string RequestId(const HttpRequest& request) {

@@ -39,16 +39,10 @@ std::string_view StateText(GateState state) {
 
 // The piece of a token: a string, or a list of bytes that are no UTF-8 by themselves.
 Json PieceJson(std::string_view bytes) {
-  for (std::string_view rest = bytes; !rest.empty();) {
-    const model::Utf8Unit unit = model::DecodeUtf8(rest);
-    if (unit.status != model::Utf8Status::kValid) {
-      Json list = Json::array();
-      for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
-      return list;
-    }
-    rest.remove_prefix(unit.num_bytes);
-  }
-  return std::string(bytes);
+  if (model::IsValidUtf8(bytes)) return std::string(bytes);
+  Json list = Json::array();
+  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+  return list;
 }
 
 absl::StatusOr<Json> TokenizeJson(const ServedModel& model, const std::string& text) {
