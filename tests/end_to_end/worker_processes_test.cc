@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 
 constexpr int kNumRequests = 8;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SWITCHYARD_SANITIZED)
 constexpr double kSlowness = 10;  // of a sanitized program: bounds on time are not its business
 #else
 constexpr double kSlowness = 1;

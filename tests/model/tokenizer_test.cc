@@ -23,7 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SWITCHYARD_SANITIZED)
 constexpr int kSanitizerFactor = 8;  // how much smaller the large texts are
 #else
 constexpr int kSanitizerFactor = 1;

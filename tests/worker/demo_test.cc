@@ -155,7 +155,7 @@ class RetrievalTest : public testing::TestWithParam<int> {
   }
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SWITCHYARD_SANITIZED)
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;

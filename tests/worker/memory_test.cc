@@ -49,7 +49,7 @@ TEST_P(DecodeAllocationTest, SteadyDecodeAllocatesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, DecodeAllocationTest, testing::Bool());
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SWITCHYARD_SANITIZED)
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
