@@ -38,7 +38,7 @@ absl::Status RunBody(const CommandBody& body) {
 }
 
 int Main(int argc, char** argv) {
-  OpenStandardStreams();
+  OpenStandardStreams(argv);
   CLI::App app("Switchyard: inference for mixture-of-experts models", "switchyard");
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of all commands");

@@ -11,13 +11,24 @@
 
 namespace switchyard::app {
 
-void OpenStandardStreams() {
+void OpenStandardStreams(char** argv) {
+  bool was_taken = false;
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest free number is `fd`. Output that nobody can see stays an error: not writable.
-    const int flags = fd == STDERR_FILENO ? O_WRONLY : O_RDONLY;
-    if (open("/dev/null", flags) != fd) _exit(1);
+    const int fd_flags = fcntl(fd, F_GETFD);
+    // What would not survive exec() has not come through it: a library (gRPC) took the number
+    // before main() began.
+    const bool is_taken = fd_flags >= 0 && (fd_flags & FD_CLOEXEC) != 0;
+    if (fd_flags >= 0 && !is_taken) continue;
+    // Output that nobody can see stays an error: not writable.
+    const int null = open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    if (null < 0 || (null != fd && dup2(null, fd) != fd)) _exit(1);
+    if (null != fd) close(null);
+    was_taken |= is_taken;
   }
+  if (!was_taken) return;
+  // The library still means its own file by the number, so it begins anew.
+  execv("/proc/self/exe", argv);
+  _exit(1);
 }
 
 bool UseColor() {

@@ -10,8 +10,9 @@
 namespace switchyard::app {
 
 // Opens what of stdin, stdout and stderr the caller left closed, else the next file opened takes
-// the number and is read as input or written over by messages. First thing in main().
-void OpenStandardStreams();
+// the number and is read as input or written over by messages. First thing in main(); may start the
+// program once more.
+void OpenStandardStreams(char** argv);
 
 // True if stderr is a terminal and NO_COLOR is not set.
 bool UseColor();

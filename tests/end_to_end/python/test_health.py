@@ -58,7 +58,10 @@ def test_drain_finishes_what_runs(start_server, signal_number):
     # The probe fails first; requests are refused from a moment later on.
     while server.request("/health")[0] == 200:
         pass
-    status, answer = server.json("/v1/completions", {"prompt": [1, 2], "max_tokens": 1})
+    # Health comes first; the refusal follows.
+    status = 200
+    while status == 200:
+        status, answer = server.json("/v1/completions", {"prompt": [1, 2], "max_tokens": 1})
     assert status == 503 and answer["error"]["type"] == "unavailable_error"
     with pytest.raises(grpc.RpcError) as caught:
         client.generate(client.spec(token_ids=prompt_ids(2), max_tokens=1))

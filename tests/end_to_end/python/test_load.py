@@ -203,11 +203,17 @@ def test_a_reader_that_never_reads_is_given_up(start_server, solo_texts):
     client = GrpcClient(server.grpc)
 
     async def scenario():
+        # About 9 MB, more than the kernel's buffers take.
+        request = {
+            "messages": [{"role": "user", "content": "Tell me a story."}],
+            "max_tokens": 3500,
+            "ignore_eos": True,
+            "stream": True,
+            "logprobs": True,
+            "top_logprobs": 20,
+        }
         slow = await load_client.open_stream(
-            server.http,
-            "/v1/completions",
-            body(0, max_tokens=3500, logprobs=20),
-            receive_buffer=4096,
+            server.http, "/v1/chat/completions", request, receive_buffer=4096
         )
         loop = asyncio.get_running_loop()
         for n in range(NUM_PROMPTS):
