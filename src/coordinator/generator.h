@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +27,9 @@ enum class FinishReason {
   kFailed,  // `error` says how
 };
 inline constexpr int kNumFinishReasons = static_cast<int>(FinishReason::kFailed) + 1;
+
+// For logs and JSON: "stop_token", "max_tokens".
+std::string_view Name(FinishReason reason);
 
 // One generation, converted from whatever the client sent.
 struct GenerationRequest {

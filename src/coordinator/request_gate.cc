@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error_info.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "coordinator/event_buffer.h"
@@ -92,7 +93,22 @@ class GenerationStream::Running {
       std::lock_guard lock(callback_mutex_);
       if (!is_abandoned_) on_available_();
     }
-    if (event.finished) gate_.OnEnded();
+    if (event.finished) {
+      LogEnd(event);
+      gate_.OnEnded();
+    }
+  }
+
+  // One line a request, with nothing of what was asked or answered.
+  void LogEnd(const GenerationEvent& event) const {
+    constexpr double kMilliseconds = 1000;
+    LogInfo(
+        "request ended: id={} api={} reason={} prompt_tokens={} cached_tokens={} "
+        "completion_tokens={} queue_ms={:.1f} ttft_ms={:.1f} total_ms={:.1f} replays={}",
+        info_.request_id, info_.api, Name(event.reason), event.usage.prompt_tokens,
+        event.usage.cached_tokens, event.usage.completion_tokens,
+        event.timings.queue_seconds * kMilliseconds, event.timings.ttft_seconds * kMilliseconds,
+        event.timings.total_seconds * kMilliseconds, event.num_replays);
   }
 
   // After this no call of on_available is under way or begins.

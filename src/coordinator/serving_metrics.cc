@@ -23,8 +23,6 @@ const std::vector<double> kRequestBuckets = {0.005, 0.01, 0.03, 0.1, 0.3, 0.5, 0
                                              1.5,   2,    2.5,  5,   10,  15,  20,  30,
                                              40,    50,   60,   120, 240, 480, 960, 1920};
 
-constexpr std::array<std::string_view, kNumFinishReasons> kFinishNames = {
-    "stop_token", "stop_sequence", "max_tokens", "context_full", "time_limit", "cancelled", ""};
 // vLLM knows three.
 constexpr std::array<std::string_view, kNumFinishReasons> kVllmFinishNames = {
     "stop", "stop", "length", "length", "abort", "abort", ""};
@@ -131,9 +129,10 @@ std::vector<Metrics::Gauge> ServingMetrics::Gauge(const std::string& name, const
 void ServingMetrics::AddFinishCounters() {
   constexpr auto kHelp = "Requests that ended without an error, by reason.";
   for (size_t i = 0; i < success_.size(); ++i) {
-    if (kFinishNames[i].empty()) continue;  // kFailed counts as an error
+    const auto reason = static_cast<FinishReason>(i);
+    if (reason == FinishReason::kFailed) continue;  // counts as an error
     success_[i].push_back(metrics_.AddCounter(Ours("request_success_total"), kHelp,
-                                              {{"finished_reason", std::string(kFinishNames[i])}}));
+                                              {{"finished_reason", std::string(Name(reason))}}));
     if (options_.with_vllm_names) {
       success_[i].push_back(metrics_.AddCounter(
           "vllm:request_success_total", kHelp,

@@ -127,26 +127,6 @@ class Answer {
 
 double PerSecond(int count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 
-std::string_view Name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStopToken:
-      return "stop_token";
-    case FinishReason::kStopSequence:
-      return "stop_sequence";
-    case FinishReason::kMaxTokens:
-      return "max_tokens";
-    case FinishReason::kContextFull:
-      return "context_full";
-    case FinishReason::kTimeLimit:
-      return "time_limit";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kFailed:
-      return "failed";
-  }
-  return "";
-}
-
 // The first token belongs to prefill: decode is counted from it to the last.
 std::string SpeedLine(const GenerationEvent& last) {
   const int evaluated = last.usage.prompt_tokens - last.usage.cached_tokens;
