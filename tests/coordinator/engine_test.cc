@@ -199,9 +199,11 @@ TEST(EngineTest, StopIsNotLostWhileAFailureIsDelivered) {
 TEST(EngineTest, FailureOfTheWorkerEndsEverything) {
   auto options = Harness::WorkerOptions(1, 64, 4);
   options.fail_at_step = 5;
+  options.hold_at_step = 1;
   Harness h(options, {});
   ASSERT_TRUE(h.Start(Harness::Request(Harness::Prompt(10, 1), 500), 0).ok());
   ASSERT_TRUE(h.Start(Harness::Request(Harness::Prompt(10, 2), 500), 1).ok());
+  h.worker().Release();
   EXPECT_EQ(h.Wait(0).last.reason, FinishReason::kFailed);
   EXPECT_EQ(h.Wait(1).last.reason, FinishReason::kFailed);
   EXPECT_NE(std::string(h.Wait(1).last.error.message()).find("made to fail"), std::string::npos);

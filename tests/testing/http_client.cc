@@ -26,7 +26,7 @@ HttpClient::HttpClient(uint16_t port, const Options& options) {
   if (options.receive_buffer_bytes > 0) {
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer_bytes, sizeof(int));
   }
-  const timeval timeout{.tv_sec = 30, .tv_usec = 0};
+  const timeval timeout{.tv_sec = 200, .tv_usec = 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   const int on = 1;

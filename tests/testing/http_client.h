@@ -20,7 +20,8 @@ struct ClientResponse {
   std::string Header(std::string_view lower_case_name) const;
 };
 
-// Threads: one at a time. Every read gives up after 30 s, so that a fault ends a test.
+// Threads: one at a time. Every read gives up after 200 s, so that a fault ends a test before ctest
+// does, and the slowness of a sanitizer does not.
 class HttpClient {
  public:
   struct Options {
