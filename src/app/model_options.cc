@@ -38,7 +38,7 @@ void AddBackendOptions(CLI::App& command, ModelOptions& options) {
   command
       .add_option("--cpu-level", options.cpu_level,
                   "Instruction set of the CPU kernels (default: the best this machine has)")
-      ->check(CLI::IsMember({"scalar", "avx2", "avx512vnni"}))
+      ->check(CLI::IsMember({"scalar", "avx2", "avxvnni", "avx512vnni"}))
       ->envname("SWITCHYARD_CPU_LEVEL");
 }
 

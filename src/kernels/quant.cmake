@@ -25,6 +25,7 @@ list(APPEND kernels_sources
   cpu/float_dot_avx2.cc
   cpu/float_dot_avx512.cc
   cpu/matmul.cc
+  cpu/panel.cc
   cpu/row_dot_avx2.cc
   cpu/row_dot_avx512.cc
   cpu/row_dot_scalar.cc)

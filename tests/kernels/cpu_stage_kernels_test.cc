@@ -23,7 +23,7 @@ using Floats = std::vector<float>;
 
 std::vector<const StageKernels*> AllTables() {
   std::vector<const StageKernels*> tables = {&PortableStageKernels()};
-  if (DetectCpuLevel() >= CpuLevel::kAvx2) tables.push_back(&Avx2StageKernels());
+  if (RunsCpuLevel(CpuLevel::kAvx2)) tables.push_back(&Avx2StageKernels());
   return tables;
 }
 

@@ -37,8 +37,9 @@ struct Machine {
 };
 inline std::vector<Machine> AllMachines() {
   std::vector<Machine> machines;
-  for (const CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512Vnni}) {
-    if (level <= DetectCpuLevel()) machines.push_back({1, level});
+  for (const CpuLevel level :
+       {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvxVnni, CpuLevel::kAvx512Vnni}) {
+    if (RunsCpuLevel(level)) machines.push_back({1, level});
   }
   machines.push_back({2, DetectCpuLevel()});
   machines.push_back({3, DetectCpuLevel()});

@@ -25,12 +25,13 @@ constexpr DType kAllTypes[] = {
     DType::kQ6_K,    DType::kIQ1_S, DType::kIQ1_M,  DType::kIQ2_XXS, DType::kIQ2_XS, DType::kIQ2_S,
     DType::kIQ3_XXS, DType::kIQ3_S, DType::kIQ4_NL, DType::kIQ4_XS};
 
-constexpr CpuLevel kAllLevels[] = {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512Vnni};
+constexpr CpuLevel kAllLevels[] = {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvxVnni,
+                                   CpuLevel::kAvx512Vnni};
 
 std::vector<CpuLevel> RunnableLevels() {
   std::vector<CpuLevel> levels;
   for (const CpuLevel level : kAllLevels) {
-    if (level <= DetectCpuLevel()) levels.push_back(level);
+    if (RunsCpuLevel(level)) levels.push_back(level);
   }
   return levels;
 }
@@ -361,7 +362,7 @@ TEST(RowsPerTaskTest, IsWholeCacheLinesAndAtLeastOne) {
 class QuantizeActivationsTest : public testing::TestWithParam<CpuLevel> {
  protected:
   void SetUp() override {
-    if (GetParam() > DetectCpuLevel()) GTEST_SKIP() << "this machine cannot run the level";
+    if (!RunsCpuLevel(GetParam())) GTEST_SKIP() << "this machine cannot run the level";
   }
 };
 
@@ -473,9 +474,15 @@ TEST(CpuFeaturesTest, DetectsWhatTheCompilerRuntimeDetects) {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
                       __builtin_cpu_supports("avx512vnni");
-  EXPECT_EQ(DetectCpuLevel(), avx512 ? CpuLevel::kAvx512Vnni
-                              : avx2 ? CpuLevel::kAvx2
-                                     : CpuLevel::kScalar);
+  const bool avxvnni = avx2 && __builtin_cpu_supports("avxvnni");
+  EXPECT_TRUE(RunsCpuLevel(CpuLevel::kScalar));
+  EXPECT_EQ(RunsCpuLevel(CpuLevel::kAvx2), avx2);
+  EXPECT_EQ(RunsCpuLevel(CpuLevel::kAvxVnni), avxvnni);
+  EXPECT_EQ(RunsCpuLevel(CpuLevel::kAvx512Vnni), avx512);
+  EXPECT_EQ(DetectCpuLevel(), avx512    ? CpuLevel::kAvx512Vnni
+                              : avxvnni ? CpuLevel::kAvxVnni
+                              : avx2    ? CpuLevel::kAvx2
+                                        : CpuLevel::kScalar);
 }
 
 }  // namespace

@@ -19,8 +19,10 @@ inline constexpr int kGroupLength = 32;  // columns that share an activation sca
 //
 // Shapes: quants [rows, padded_cols]; scales [rows, padded_cols / 32];
 //         offset_sums [rows, padded_cols / 4], -128 * the sum of 4 quants: what an unsigned product
-//         with 128 added to the weights has too much; half_sums [rows, padded_cols / 16], scale *
-//         the sum of 16 quants, what multiplies the minimum of weights.
+//         with 128 added to the weights has too much; half_offsets [rows, padded_cols / 16], the
+//         same for 16 quants; half_sums [rows, padded_cols / 16] and group_sums [rows,
+//         padded_cols / 32], scale * the sum of 16 or 32 quants, what multiplies the minimum of
+//         weights.
 struct QuantizedRows {
   int64_t rows = 0;
   int64_t cols = 0;
@@ -28,7 +30,9 @@ struct QuantizedRows {
   int8_t* quants = nullptr;
   float* scales = nullptr;
   int32_t* offset_sums = nullptr;
+  int32_t* half_offsets = nullptr;
   float* half_sums = nullptr;
+  float* group_sums = nullptr;
 
   // Bytes that `rows` rows of `cols` columns need, the margin for over-reads included.
   static int64_t Bytes(int64_t rows, int64_t cols);

@@ -296,8 +296,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOption
     return InvalidArgument("CPU list has another length than the pool: {}, threads: {}",
                            options.cpus.size(), options.num_threads);
   }
-  if (options.level > DetectCpuLevel()) {
-    return FailedPrecondition("this machine does not run level: {}, highest: {}",
+  if (!RunsCpuLevel(options.level)) {
+    return FailedPrecondition("this machine does not run level: {}, fastest: {}",
                               CpuLevelName(options.level), CpuLevelName(DetectCpuLevel()));
   }
   return std::make_unique<CpuBackend>(options);

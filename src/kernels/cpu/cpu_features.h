@@ -6,18 +6,23 @@
 
 namespace switchyard::kernels::cpu {
 
-// Ordered: a machine that runs a level runs all before it. All levels give the same bits.
+// From the slowest to the fastest. All levels give the same bits.
 enum class CpuLevel {
   kScalar,      // plain C++; any x86-64
   kAvx2,        // AVX2, FMA, F16C
+  kAvxVnni,     // and AVX-VNNI: products of bytes in vectors of 256 bits
   kAvx512Vnni,  // AVX-512 F, BW, DQ, VL, VBMI and VNNI
 };
 
-// Returns the highest level that the processor and the operating system allow. The second matters:
+// Whether the processor and the operating system allow a level. A machine that runs a level need
+// not run all before it: AVX-512 VNNI came before AVX-VNNI.
+bool RunsCpuLevel(CpuLevel level);
+
+// Returns the fastest level that the processor and the operating system allow. The second matters:
 // a hypervisor may list a feature in CPUID whose registers the system does not save.
 CpuLevel DetectCpuLevel();
 
-// "scalar", "avx2", "avx512vnni".
+// "scalar", "avx2", "avxvnni", "avx512vnni".
 std::string_view CpuLevelName(CpuLevel level);
 std::optional<CpuLevel> CpuLevelFromName(std::string_view name);
 

@@ -222,8 +222,12 @@ void QuantizeRowAvx2(const float* values, const QuantizedRows& out, int64_t row)
                         _mm256_slli_epi32(_mm256_sub_epi32(_mm256_setzero_si256(), group.sums), 7));
     const __m256i pairs = _mm256_hadd_epi32(group.sums, group.sums);
     const __m256i fours = _mm256_hadd_epi32(pairs, pairs);
-    out.half_sums[(base + k) / 16] = scale * static_cast<float>(_mm256_extract_epi32(fours, 0));
-    out.half_sums[(base + k) / 16 + 1] = scale * static_cast<float>(_mm256_extract_epi32(fours, 4));
+    const int sum16[2] = {_mm256_extract_epi32(fours, 0), _mm256_extract_epi32(fours, 4)};
+    for (int h = 0; h < 2; ++h) {
+      out.half_offsets[(base + k) / 16 + h] = -128 * sum16[h];
+      out.half_sums[(base + k) / 16 + h] = scale * static_cast<float>(sum16[h]);
+    }
+    out.group_sums[(base + k) / 32] = scale * static_cast<float>(sum16[0] + sum16[1]);
   }
 }
 

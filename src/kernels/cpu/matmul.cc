@@ -75,6 +75,8 @@ const LevelFunctions& FunctionsOf(CpuLevel level) {
       return kScalarFunctions;
     case CpuLevel::kAvx2:
       return kAvx2Functions;
+    case CpuLevel::kAvxVnni:
+      return kAvx2Functions;
     case CpuLevel::kAvx512Vnni:
       return kAvx512VnniFunctions;
   }

@@ -132,8 +132,10 @@ void QuantizeRow(const float* values, const QuantizedRows& out, int64_t row) {
       sum16[l / 4] += sum;
     }
     for (int h = 0; h < 2; ++h) {
+      out.half_offsets[(base + k) / 16 + h] = -128 * sum16[h];
       out.half_sums[(base + k) / 16 + h] = scale * static_cast<float>(sum16[h]);
     }
+    out.group_sums[(base + k) / 32] = scale * static_cast<float>(sum16[0] + sum16[1]);
   }
 }
 
