@@ -21,6 +21,11 @@ inline void DeltaNormalize(const float* q, const float* k, int64_t head_dim, flo
   Scale(k_scale, k, head_dim, k_out);
 }
 
+// In decode the states come from memory and go back there. The hardware's own prefetching stops at
+// every page; asking this far ahead, also into the next head's state, takes less than half the time
+// (288 heads of 128 x 128 on one Zen 5 core: 1.31 ms without, 0.85 with 2 KiB, 0.58 with 8 KiB).
+inline constexpr uintptr_t kStatePrefetchBytes = 8192;
+
 // Reads both products of a state row in one pass over the old state,
 //   o_t = a_t (S q_t) + err (k_t . q_t),
 // then updates it while it is in the first-level cache. Four rows share the loads of q and k.
@@ -36,6 +41,12 @@ inline void DeltaStep(float* state, const float* q, const float* k, const float*
     F8 k0 = Zero(), k1 = Zero(), k2 = Zero(), k3 = Zero();
     F8 q0 = Zero(), q1 = Zero(), q2 = Zero(), q3 = Zero();
     for (int64_t i = 0; i < head_dim; i += kLanes) {
+      if (i % 16 == 0) {
+        PrefetchAfter(s0 + i, kStatePrefetchBytes);
+        PrefetchAfter(s1 + i, kStatePrefetchBytes);
+        PrefetchAfter(s2 + i, kStatePrefetchBytes);
+        PrefetchAfter(s3 + i, kStatePrefetchBytes);
+      }
       const F8 kv = Load(k + i), qv = Load(q + i);
       const F8 a = Load(s0 + i), b = Load(s1 + i), c = Load(s2 + i), d = Load(s3 + i);
       k0 = MulAdd(a, kv, k0);

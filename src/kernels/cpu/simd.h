@@ -27,6 +27,11 @@ namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE {
 
 inline constexpr int64_t kLanes = 8;
 
+// Asks for the line `bytes` after `p`; nothing has to be there.
+SWITCHYARD_SIMD_INLINE void PrefetchAfter(const void* p, uintptr_t bytes) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + bytes));
+}
+
 #if SWITCHYARD_SIMD_AVX2
 
 struct F8 {
