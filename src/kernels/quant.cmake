@@ -26,6 +26,8 @@ list(APPEND kernels_sources
   cpu/float_dot_avx512.cc
   cpu/matmul.cc
   cpu/panel.cc
+  cpu/panel_dot_avx512.cc
+  cpu/panel_dot_avxvnni.cc
   cpu/row_dot_avx2.cc
   cpu/row_dot_avx512.cc
   cpu/row_dot_scalar.cc)
@@ -35,7 +37,9 @@ list(APPEND kernels_sources
 set(avx2_flags -mavx2 -mfma -mf16c)
 set_source_files_properties(cpu/float_dot_avx2.cc cpu/row_dot_avx2.cc PROPERTIES
   COMPILE_OPTIONS "${avx2_flags}")
+set_source_files_properties(cpu/panel_dot_avxvnni.cc PROPERTIES
+  COMPILE_OPTIONS "${avx2_flags};-mavxvnni")
 # GCC 12 warns about its own AVX-512 headers (bug 105593).
-set_source_files_properties(cpu/float_dot_avx512.cc cpu/row_dot_avx512.cc PROPERTIES
-  COMPILE_OPTIONS
+set_source_files_properties(
+  cpu/float_dot_avx512.cc cpu/panel_dot_avx512.cc cpu/row_dot_avx512.cc PROPERTIES COMPILE_OPTIONS
   "${avx2_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vnni;-Wno-uninitialized;-Wno-maybe-uninitialized")
