@@ -26,6 +26,7 @@ list(APPEND kernels_sources
   cpu/float_dot_avx512.cc
   cpu/matmul.cc
   cpu/panel.cc
+  cpu/panel_dot_avx2.cc
   cpu/panel_dot_avx512.cc
   cpu/panel_dot_avxvnni.cc
   cpu/row_dot_avx2.cc
@@ -35,8 +36,9 @@ list(APPEND kernels_sources
 # Only these files may use more than the baseline instruction set; cpu_features.cc says who may
 # call them.
 set(avx2_flags -mavx2 -mfma -mf16c)
-set_source_files_properties(cpu/float_dot_avx2.cc cpu/row_dot_avx2.cc PROPERTIES
-  COMPILE_OPTIONS "${avx2_flags}")
+set_source_files_properties(
+  cpu/float_dot_avx2.cc cpu/panel_dot_avx2.cc cpu/row_dot_avx2.cc PROPERTIES COMPILE_OPTIONS
+  "${avx2_flags}")
 set_source_files_properties(cpu/panel_dot_avxvnni.cc PROPERTIES
   COMPILE_OPTIONS "${avx2_flags};-mavxvnni")
 # GCC 12 warns about its own AVX-512 headers (bug 105593).

@@ -27,6 +27,7 @@ struct TestedLevel {
 };
 
 const TestedLevel kTestedLevels[] = {
+    {CpuLevel::kAvx2, &kAvx2Panels},
     {CpuLevel::kAvxVnni, &kAvxVnniPanels},
     {CpuLevel::kAvx512Vnni, &kAvx512VnniPanels},
 };

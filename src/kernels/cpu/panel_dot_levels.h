@@ -6,6 +6,7 @@
 
 namespace switchyard::kernels::cpu {
 
+extern const LevelFunctions kAvx2Panels;
 extern const LevelFunctions kAvxVnniPanels;
 extern const LevelFunctions kAvx512VnniPanels;
 
