@@ -1,0 +1,1 @@
+switchyard_test(roofline_test roofline_test.cc LABELS cpu DEPS switchyard::kernels)
