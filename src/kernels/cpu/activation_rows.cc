@@ -58,4 +58,19 @@ QuantizedRows QuantizedRows::Rows(int64_t first, int64_t count) const {
   return view;
 }
 
+QuantizedRows QuantizedRows::Columns(int64_t row, int64_t begin, int64_t end) const {
+  SWITCHYARD_DCHECK(begin % kGroupLength == 0 && begin <= end);
+  SWITCHYARD_DCHECK(end == cols || (end < cols && end % kGroupLength == 0));
+  QuantizedRows view = Rows(row, 1);
+  view.cols = end - begin;
+  view.padded_cols = (end == cols ? padded_cols : end) - begin;
+  view.quants += begin;
+  view.scales += begin / 32;
+  view.offset_sums += begin / 4;
+  view.half_offsets += begin / 16;
+  view.half_sums += begin / 16;
+  view.group_sums += begin / 32;
+  return view;
+}
+
 }  // namespace switchyard::kernels::cpu

@@ -26,7 +26,7 @@ inline constexpr int kGroupLength = 32;  // columns that share an activation sca
 struct QuantizedRows {
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t padded_cols = 0;  // multiple of 64; columns from `cols` on are zero
+  int64_t padded_cols = 0;  // multiple of 32; columns from `cols` on are zero
   int8_t* quants = nullptr;
   float* scales = nullptr;
   int32_t* offset_sums = nullptr;
@@ -43,6 +43,11 @@ struct QuantizedRows {
 
   // The rows from `first` on.
   QuantizedRows Rows(int64_t first, int64_t count) const;
+
+  // The columns [begin, end) of one row as a row of their own, to be quantised apart from the
+  // others.
+  // REQUIRES: `begin` is a multiple of 32; so is `end`, or it is `cols`.
+  QuantizedRows Columns(int64_t row, int64_t begin, int64_t end) const;
 };
 
 // Both forms of the same rows. `quantized` may be empty where only weights of type F32, F16 and

@@ -15,11 +15,21 @@ namespace {
 constexpr int64_t kShards = 4;
 // Rows of a step that are sorted together; larger steps are cut, which changes no result.
 constexpr int64_t kTileTokens = 512;
-// Weight rows of one task: in decode 32 rows of gate and of up, or of down for all chosen experts,
-// are 30 to 120 KiB.
-constexpr int64_t kTaskRows = 32;
-// Activation rows whose products a task holds at a time.
-constexpr int64_t kHeldRows = 128;
+
+// Weight rows of one task. Longer ranges of adjacent rows are faster to read, since each costs the
+// memory a start; more tasks end closer together. In decode 64 rows of a gate are about 90 KiB.
+// Tasks are whole panels, and those of an inner width whole groups of 32, which they quantise.
+constexpr int64_t kMinInnerRows = kGroupLength;
+constexpr int64_t kMaxInnerRows = 64;
+constexpr int64_t kMinDownRows = 16;
+constexpr int64_t kMaxDownRows = 128;
+constexpr int64_t kTasksPerThread = 16;
+// Products that a task holds at a time: 64 KiB, which stay in the second-level cache.
+constexpr int64_t kHeldFloats = 16384;
+// Room for the sums of a task: for one token the most rows, for many the fewest.
+constexpr int64_t SumFloats(int64_t num_tokens) {
+  return kShards * std::max(num_tokens * kMinDownRows * 2, kMaxDownRows);
+}
 
 // A (token, expert) pair, sorted by expert, then token.
 struct ExpertRun {
@@ -37,9 +47,9 @@ struct ExpertBuffers {
   int32_t* token;                  // [pairs]
   float* weight;                   // [pairs]
   // Per thread.
-  MatrixView<float> held;  // gate and up [2, kHeldRows, kTaskRows], or partial sums
-                           // [kShards, kHeldRows, kTaskRows]
-  MatrixView<float> sums;  // [tokens, kShards, kTaskRows]
+  MatrixView<float> held;  // gate and up [2, rows, task rows], or partial sums
+                           // [rows, kShards, task rows]
+  MatrixView<float> sums;  // [tokens, kShards, task rows]
   ActivationRows u, inner_rows, shared_rows;
 
   ExpertBuffers(Scratch& scratch, int num_threads, int64_t rows, int64_t top_k, int64_t num_experts,
@@ -52,8 +62,8 @@ struct ExpertBuffers {
         runs(scratch.Take<ExpertRun>(std::min(num_experts, inner.rows))),
         token(scratch.Take<int32_t>(inner.rows)),
         weight(scratch.Take<float>(inner.rows)),
-        held(scratch.TakePerThread<float>(num_threads, kShards * kHeldRows * kTaskRows)),
-        sums(scratch.TakePerThread<float>(num_threads, shared_inner.rows * kShards * kTaskRows)),
+        held(scratch.TakePerThread<float>(num_threads, kHeldFloats)),
+        sums(scratch.TakePerThread<float>(num_threads, SumFloats(shared_inner.rows))),
         u(TakeActivations(scratch, rows, hidden_size, quantized)),
         inner_rows(TakeActivations(scratch, inner.rows, inner_size, inner_quantized)),
         shared_rows(TakeActivations(scratch, shared_inner.rows, shared_size, shared_quantized)) {}
@@ -64,6 +74,26 @@ ActivationRows SomeRows(const ActivationRows& x, int64_t first, int64_t count) {
   some.values = x.values.Rows(first, count);
   if (x.quantized.quants != nullptr) some.quantized = x.quantized.Rows(first, count);
   return some;
+}
+
+// The weight rows of a matrix stay in order and next to each other in memory: asks for the first
+// lines of the rows from `row` on while something else is computed.
+void PrefetchRows(const Weight& weight, int64_t slab, int64_t row) {
+  constexpr int64_t kLineBytes = 64, kHeadBytes = 4096;
+  const CpuWeight& w = CpuWeight::From(weight);
+  const std::byte* slab_begin = w.matrix(slab).data;
+  const int64_t begin = w.slab_bytes() / w.rows() * row;
+  const int64_t end = std::min(begin + kHeadBytes, w.slab_bytes());
+  for (int64_t i = begin; i < end; i += kLineBytes) __builtin_prefetch(slab_begin + i);
+}
+
+// Multiples of `step` from `min` to `max`: as many rows as leave each thread kTasksPerThread tasks.
+int64_t TaskRows(int64_t total_rows, int num_threads, int64_t min, int64_t max) {
+  return std::clamp(total_rows / (num_threads * kTasksPerThread) / min * min, min, max);
+}
+
+int64_t NumTasks(int64_t rows, int64_t rows_per_task) {
+  return (rows + rows_per_task - 1) / rows_per_task;
 }
 
 // One tile of tokens.
@@ -83,13 +113,28 @@ class ExpertsTile {
   // Returns the number of different experts.
   int64_t Run(MatrixView<const int32_t> experts, MatrixView<const float> weights) {
     Sort(experts, weights);
+    inner_rows_ = buffers_.inner_rows;
+    inner_rows_.values = buffers_.inner.Rows(0, num_pairs_);
+    shared_rows_ = buffers_.shared_rows;
+    shared_rows_.values = buffers_.shared_inner.Rows(0, num_tokens_);
     GateAndUp();
-    Quantize();
     Down();
     return num_runs_;
   }
 
  private:
+  // Two matrices whose rows belong together, `up` from its row `up_row` on.
+  struct GateUp {
+    const Weight& gate;
+    const Weight& up;
+    int64_t slab;
+    int64_t up_row;
+  };
+  struct RowRange {
+    int64_t begin, end;
+    int64_t size() const { return end - begin; }
+  };
+
   // Counting sort of the pairs by expert; tokens stay in order.
   void Sort(MatrixView<const int32_t> experts, MatrixView<const float> weights) {
     const int64_t num_experts = w_.down->num_slabs();
@@ -120,60 +165,74 @@ class ExpertsTile {
   }
 
   void GateAndUp() {
-    const int64_t blocks = (inner_size_ + kTaskRows - 1) / kTaskRows;
-    const int64_t shared_blocks = (shared_size_ + kTaskRows - 1) / kTaskRows;
+    const int64_t total_rows = num_runs_ * inner_size_ + shared_size_;
+    const int64_t rows = TaskRows(total_rows, context_.num_threads(), kMinInnerRows, kMaxInnerRows);
+    const int64_t blocks = NumTasks(inner_size_, rows);
     const int64_t routed_tasks = num_runs_ * blocks;
+    const int64_t shared_tasks = NumTasks(shared_size_, rows);
     const int64_t gate_tasks = shared_size_ == 0 ? 0 : 1;
-    context_.pool.ParallelFor(
-        routed_tasks + shared_blocks + gate_tasks, [&](int64_t task, int thread) {
-          if (task < routed_tasks) {
-            RoutedInner(buffers_.runs[task / blocks], task % blocks * kTaskRows, thread);
-          } else if (task < routed_tasks + shared_blocks) {
-            SharedInner((task - routed_tasks) * kTaskRows, thread);
-          } else {
-            SharedWeights();
-          }
-        });
+    const auto inner_task = [&](int64_t task, int thread) {
+      if (task < routed_tasks) {
+        const int64_t begin = task % blocks * rows;
+        RoutedInner(buffers_.runs[task / blocks], {begin, std::min(begin + rows, inner_size_)},
+                    thread);
+      } else {
+        const int64_t begin = (task - routed_tasks) * rows;
+        SharedInner({begin, std::min(begin + rows, shared_size_)}, thread);
+      }
+    };
+    context_.pool.ParallelFor(gate_tasks + routed_tasks + shared_tasks,
+                              [&](int64_t task, int thread) {
+                                if (task < gate_tasks) return SharedWeights();
+                                inner_task(task - gate_tasks, thread);
+                              });
   }
 
-  // silu(gate u) * (up u) for the inner rows [begin, begin + kTaskRows) of one expert.
-  void RoutedInner(const ExpertRun& run, int64_t begin, int thread) {
-    const int64_t end = std::min(begin + kTaskRows, inner_size_);
+  // silu(gate u) * (up u) for some inner rows of one expert.
+  void RoutedInner(const ExpertRun& run, RowRange range, int thread) {
     const bool fused = w_.gate_up != nullptr;
-    const WeightMatrix gate = CpuWeight::From(fused ? *w_.gate_up : *w_.gate).matrix(run.expert);
-    const WeightMatrix up = fused ? gate : CpuWeight::From(*w_.up).matrix(run.expert);
-    const int64_t up_row = fused ? inner_size_ : 0;
-    for (int64_t i = 0; i < run.count; i += kHeldRows) {
-      const int64_t count = std::min(kHeldRows, run.count - i);
-      Inner(gate, up, up_row, begin, end, buffers_.token + run.begin + i, u_, count,
-            buffers_.inner.Rows(run.begin + i, count), thread);
-    }
+    const GateUp weights = {fused ? *w_.gate_up : *w_.gate, fused ? *w_.gate_up : *w_.up,
+                            run.expert, fused ? inner_size_ : 0};
+    Inner(weights, range, buffers_.token + run.begin, u_, run.count, run.begin, inner_rows_,
+          buffers_.inner, thread);
   }
 
-  void SharedInner(int64_t begin, int thread) {
-    const int64_t end = std::min(begin + kTaskRows, shared_size_);
-    for (int64_t t = 0; t < num_tokens_; t += kHeldRows) {
-      const int64_t count = std::min(kHeldRows, num_tokens_ - t);
-      Inner(CpuWeight::From(*w_.shared_gate).matrix(), CpuWeight::From(*w_.shared_up).matrix(), 0,
-            begin, end, nullptr, SomeRows(u_, t, count), count,
-            buffers_.shared_inner.Rows(t, count), thread);
-    }
+  void SharedInner(RowRange range, int thread) {
+    Inner({*w_.shared_gate, *w_.shared_up, 0, 0}, range, nullptr, u_, num_tokens_, 0, shared_rows_,
+          buffers_.shared_inner, thread);
   }
 
-  void Inner(const WeightMatrix& gate, const WeightMatrix& up, int64_t up_row, int64_t begin,
-             int64_t end, const int32_t* x_rows, const ActivationRows& x, int64_t count,
+  // Computes the columns `range` of the rows [first_row, first_row + count) of `inner`, and
+  // quantises them if `quantized` has room. Row i is that of x_rows[i], or of i.
+  void Inner(const GateUp& weights, RowRange range, const int32_t* x_rows, const ActivationRows& x,
+             int64_t count, int64_t first_row, const ActivationRows& quantized,
              MatrixView<float> inner, int thread) {
+    PrefetchRows(weights.up, weights.slab, weights.up_row + range.begin);
+    const WeightMatrix gate = CpuWeight::From(weights.gate).matrix(weights.slab);
+    const WeightMatrix up = CpuWeight::From(weights.up).matrix(weights.slab);
     const std::array<int64_t, 2> borders = {0, gate.cols};
     MatMulScratch& scratch = context_.matmul[static_cast<size_t>(thread)];
+    const int64_t size = range.size();
+    const int64_t rows_at_once = kHeldFloats / (2 * size);
     float* gates = buffers_.held.row(thread);
-    float* ups = gates + kHeldRows * kTaskRows;
-    MatMulRows(context_.level, {gate, begin, end, x_rows, count}, borders, x, {gates, kTaskRows, 0},
-               scratch);
-    MatMulRows(context_.level, {up, up_row + begin, up_row + end, x_rows, count}, borders, x,
-               {ups, kTaskRows, 0}, scratch);
-    for (int64_t i = 0; i < count; ++i) {
-      context_.kernels.silu_mul(gates + i * kTaskRows, ups + i * kTaskRows, end - begin,
-                                inner.row(i) + begin);
+    float* ups = gates + rows_at_once * size;
+    for (int64_t i = 0; i < count; i += rows_at_once) {
+      const int64_t num_rows = std::min(rows_at_once, count - i);
+      const int32_t* some = x_rows == nullptr ? nullptr : x_rows + i;
+      const ActivationRows from = x_rows == nullptr ? SomeRows(x, i, num_rows) : x;
+      MatMulRows(context_.level, {gate, range.begin, range.end, some, num_rows}, borders, from,
+                 {gates, size, 0}, scratch);
+      MatMulRows(context_.level,
+                 {up, weights.up_row + range.begin, weights.up_row + range.end, some, num_rows},
+                 borders, from, {ups, size, 0}, scratch);
+      for (int64_t r = 0; r < num_rows; ++r) {
+        const int64_t row = first_row + i + r;
+        float* out = inner.row(row) + range.begin;
+        context_.kernels.silu_mul(gates + r * size, ups + r * size, size, out);
+        if (quantized.quantized.quants == nullptr) continue;
+        QuantizeActivationRow(context_.level, out,
+                              quantized.quantized.Columns(row, range.begin, range.end), 0);
+      }
     }
   }
 
@@ -189,70 +248,65 @@ class ExpertsTile {
     }
   }
 
-  // Each row once, for all output blocks.
-  void Quantize() {
-    inner_rows_ = buffers_.inner_rows;
-    shared_rows_ = buffers_.shared_rows;
-    FillActivations(context_, buffers_.inner.Rows(0, num_pairs_), inner_rows_);
-    if (shared_size_ != 0) {
-      FillActivations(context_, buffers_.shared_inner.Rows(0, num_tokens_), shared_rows_);
-    }
-  }
-
   void Down() {
     const int64_t hidden_size = y_.cols;
-    context_.pool.ParallelFor((hidden_size + kTaskRows - 1) / kTaskRows,
-                              [&](int64_t task, int thread) {
-                                const int64_t begin = task * kTaskRows;
-                                DownBlock(begin, std::min(begin + kTaskRows, hidden_size), thread);
-                              });
+    // Sums of many tokens have room for few rows each.
+    const int64_t max_rows = SumFloats(num_tokens_) / (kShards * num_tokens_);
+    const int64_t rows = TaskRows(hidden_size, context_.num_threads(), kMinDownRows,
+                                  std::min(kMaxDownRows, max_rows / kMinDownRows * kMinDownRows));
+    context_.pool.ParallelFor(NumTasks(hidden_size, rows), [&](int64_t task, int thread) {
+      const int64_t begin = task * rows;
+      DownRows({begin, std::min(begin + rows, hidden_size)}, thread);
+    });
   }
 
-  // The output elements [begin, end) of all tokens: experts ascending, the shared one last.
-  void DownBlock(int64_t begin, int64_t end, int thread) {
+  // Some output elements of all tokens: experts ascending, the shared one last.
+  void DownRows(RowRange range, int thread) {
+    const int64_t size = range.size();
     float* sums = buffers_.sums.row(thread);
-    std::memset(sums, 0, static_cast<size_t>(num_tokens_ * kShards * kTaskRows) * sizeof(float));
+    std::memset(sums, 0, static_cast<size_t>(num_tokens_ * kShards * size) * sizeof(float));
     for (int64_t r = 0; r < num_runs_; ++r) {
       const ExpertRun& run = buffers_.runs[r];
-      const WeightMatrix down = CpuWeight::From(*w_.down).matrix(run.expert);
-      for (int64_t i = 0; i < run.count; i += kHeldRows) {
-        const int64_t first = run.begin + i;
-        const int64_t count = std::min(kHeldRows, run.count - i);
-        AddDown(down, begin, end, w_.down_shards, SomeRows(inner_rows_, first, count), count,
-                buffers_.token + first, 0, buffers_.weight + first, sums, thread);
+      if (r + 1 < num_runs_) {
+        PrefetchRows(*w_.down, buffers_.runs[r + 1].expert, range.begin);
+      } else if (shared_size_ != 0) {
+        PrefetchRows(*w_.shared_down, 0, range.begin);
       }
+      AddDown(*w_.down, run.expert, range, w_.down_shards,
+              SomeRows(inner_rows_, run.begin, run.count), run.count, buffers_.token + run.begin,
+              buffers_.weight + run.begin, sums, thread);
     }
     if (shared_size_ != 0) {
-      const WeightMatrix down = CpuWeight::From(*w_.shared_down).matrix();
-      for (int64_t t = 0; t < num_tokens_; t += kHeldRows) {
-        const int64_t count = std::min(kHeldRows, num_tokens_ - t);
-        AddDown(down, begin, end, w_.shared_down_shards, SomeRows(shared_rows_, t, count), count,
-                nullptr, t, buffers_.shared_weight + t, sums, thread);
-      }
+      AddDown(*w_.shared_down, 0, range, w_.shared_down_shards, shared_rows_, num_tokens_, nullptr,
+              buffers_.shared_weight, sums, thread);
     }
     for (int64_t t = 0; t < num_tokens_; ++t) {
-      const float* sum = sums + t * kShards * kTaskRows;
-      context_.kernels.sum4(sum, sum + kTaskRows, sum + 2 * kTaskRows, sum + 3 * kTaskRows,
-                            end - begin, y_.row(t) + begin);
+      const float* sum = sums + t * kShards * size;
+      context_.kernels.sum4(sum, sum + size, sum + 2 * size, sum + 3 * size, size,
+                            y_.row(t) + range.begin);
     }
   }
 
   // sums[token, shard] += weight * partial product of the shard. Row i of `x` belongs to
-  // tokens[i], or to first_token + i.
-  void AddDown(const WeightMatrix& down, int64_t begin, int64_t end, const ShardBorders& shards,
-               const ActivationRows& x, int64_t count, const int32_t* tokens, int64_t first_token,
-               const float* weights, float* sums, int thread) {
+  // tokens[i], or to token i.
+  void AddDown(const Weight& weight, int64_t slab, RowRange range, const ShardBorders& shards,
+               const ActivationRows& x, int64_t count, const int32_t* tokens, const float* weights,
+               float* sums, int thread) {
     SWITCHYARD_DCHECK(shards.num_strips == 1);  // an inner width has no heads
+    const WeightMatrix down = CpuWeight::From(weight).matrix(slab);
+    // All shards of a row are adjacent, as in the sums.
+    const int64_t size = range.size(), row_floats = kShards * size;
+    const int64_t rows_at_once = kHeldFloats / row_floats;
     float* partials = buffers_.held.row(thread);
-    constexpr int64_t kPartial = kHeldRows * kTaskRows;
-    MatMulRows(context_.level, {down, begin, end, nullptr, count}, shards.border, x,
-               {partials, kTaskRows, kPartial}, context_.matmul[static_cast<size_t>(thread)]);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t token = tokens == nullptr ? first_token + i : tokens[i];
-      float* sum = sums + token * kShards * kTaskRows;
-      for (int64_t shard = 0; shard < kShards; ++shard) {
-        context_.kernels.add_scaled(weights[i], partials + shard * kPartial + i * kTaskRows,
-                                    end - begin, sum + shard * kTaskRows);
+    for (int64_t i = 0; i < count; i += rows_at_once) {
+      const int64_t num_rows = std::min(rows_at_once, count - i);
+      MatMulRows(context_.level, {down, range.begin, range.end, nullptr, num_rows}, shards.border,
+                 SomeRows(x, i, num_rows), {partials, row_floats, size},
+                 context_.matmul[static_cast<size_t>(thread)]);
+      for (int64_t r = 0; r < num_rows; ++r) {
+        const int64_t token = tokens == nullptr ? i + r : tokens[i + r];
+        context_.kernels.add_scaled(weights[i + r], partials + r * row_floats, row_floats,
+                                    sums + token * row_floats);
       }
     }
   }
