@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeCpuBackend(const ModelOpti
   if (const auto warning = ThreadCountWarning(num_threads, budget)) LogWarning("{}", *warning);
   kernels::cpu::CpuBackendOptions backend;
   backend.num_threads = num_threads;
-  backend.cpus = CpusForThreads(num_threads, budget);
+  backend.cores = CoresForThreads(num_threads, budget);
   backend.huge_pages = options.huge_pages;
   backend.level = kernels::cpu::DetectCpuLevel();
   if (!options.cpu_level.empty()) {

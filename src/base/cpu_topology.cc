@@ -119,21 +119,33 @@ CpuTopology ReadCpuTopology() {
   return result;
 }
 
-std::vector<int> SpreadOverDomains(const std::vector<CpuCore>& cores) {
-  std::map<int, std::vector<int>> cpus_of_domain;
-  for (const CpuCore& core : cores) cpus_of_domain[core.l3_domain].push_back(core.cpu);
-  std::vector<int> cpus;
-  for (size_t round = 0; cpus.size() < cores.size(); ++round) {
-    for (const auto& [domain, domain_cpus] : cpus_of_domain) {
-      if (round < domain_cpus.size()) cpus.push_back(domain_cpus[round]);
+int Distance(const CpuCore& a, const CpuCore& b) {
+  if (a.l3_domain == b.l3_domain) return 0;
+  if (a.package != b.package) return 3;
+  return a.numa_node == b.numa_node ? 1 : 2;
+}
+
+std::vector<CpuCore> SpreadOverDomains(const std::vector<CpuCore>& cores) {
+  std::map<int, std::vector<CpuCore>> domains;
+  for (const CpuCore& core : cores) domains[core.l3_domain].push_back(core);
+  std::vector<CpuCore> spread;
+  for (size_t round = 0; spread.size() < cores.size(); ++round) {
+    for (const auto& [number, members] : domains) {
+      if (round < members.size()) spread.push_back(members[round]);
     }
   }
-  return cpus;
+  return spread;
 }
 
 bool PinThisThread(int cpu) {
   if (cpu < 0) return false;
-  CpuSet set(std::max(cpu + 1, 1024));
+  if (cpu < CPU_SETSIZE) {
+    cpu_set_t small;
+    CPU_ZERO(&small);
+    CPU_SET(cpu, &small);
+    return pthread_setaffinity_np(pthread_self(), sizeof(small), &small) == 0;
+  }
+  CpuSet set(cpu + 1);
   set.Add(cpu);
   return pthread_setaffinity_np(pthread_self(), set.bytes(), set.get()) == 0;
 }
@@ -143,7 +155,7 @@ CpuBudget MakeCpuBudget(const CpuTopology& topology, std::optional<double> quota
   constexpr int kReservedCores = 2;
   const int num_cores = static_cast<int>(topology.cores.size());
   CpuBudget budget;
-  budget.cpus = SpreadOverDomains(topology.cores);
+  budget.cores = SpreadOverDomains(topology.cores);
   budget.num_threads = num_cores;
   if (num_cores >= kReserveFromCores) budget.num_threads -= kReservedCores;
   // Compared as doubles: a huge quota would not fit an int.
@@ -167,9 +179,9 @@ std::optional<std::string> ThreadCountWarning(int num_threads, const CpuBudget& 
       num_threads, budget.num_threads, budget.reason);
 }
 
-std::vector<int> CpusForThreads(int num_threads, const CpuBudget& budget) {
-  if (num_threads > static_cast<int>(budget.cpus.size())) return {};
-  return {budget.cpus.begin(), budget.cpus.begin() + num_threads};
+std::vector<CpuCore> CoresForThreads(int num_threads, const CpuBudget& budget) {
+  if (num_threads <= 1 || num_threads > static_cast<int>(budget.cores.size())) return {};
+  return {budget.cores.begin(), budget.cores.begin() + num_threads};
 }
 
 }  // namespace switchyard

@@ -15,6 +15,10 @@ struct CpuCore {
   int numa_node = 0;
 };
 
+// How far apart the caches of two cores are: 0 = they share a last-level cache, 1 = the same memory
+// node, 2 = the same socket, 3 = further.
+int Distance(const CpuCore& a, const CpuCore& b);
+
 struct CpuTopology {
   std::vector<int> allowed_cpus;  // hardware threads, ascending
   std::vector<CpuCore> cores;     // ascending by cpu; never empty
@@ -28,19 +32,20 @@ std::vector<int> AllowedCpus();
 // hardware cannot be read, each allowed CPU counts as a core, all in one domain.
 CpuTopology ReadCpuTopology();
 
-// One CPU for each core, in the order in which threads should take them: round robin over the L3
-// domains, since each domain has a link to memory of its own.
-std::vector<int> SpreadOverDomains(const std::vector<CpuCore>& cores);
+// The cores in the order in which threads should take them: round robin over the L3 domains, since
+// each domain has a link to memory of its own.
+std::vector<CpuCore> SpreadOverDomains(const std::vector<CpuCore>& cores);
 
 // Runs the calling thread on `cpu` only. Returns false, and changes nothing, if that is refused.
+// Allocates nothing for the first thousand CPUs.
 bool PinThisThread(int cpu);
 
 // How many threads should compute, and why.
 struct CpuBudget {
   int num_threads = 1;
   std::string reason;  // for the log: "2 of 2 cores allowed", "CPU quota 1.5 of 8 cores allowed"
-  // One CPU for each allowed core in the order of use; may be longer than num_threads.
-  std::vector<int> cpus;
+  // The allowed cores in the order of use; may be more than num_threads.
+  std::vector<CpuCore> cores;
 };
 
 // Derives the budget: one thread per allowed physical core (two hardware threads of a core share
@@ -57,7 +62,8 @@ CpuBudget DefaultCpuBudget();
 // obeyed all the same.
 std::optional<std::string> ThreadCountWarning(int num_threads, const CpuBudget& budget);
 
-// CPUs to pin `num_threads` threads to; empty (do not pin) if there are fewer cores than threads.
-std::vector<int> CpusForThreads(int num_threads, const CpuBudget& budget);
+// Cores to pin `num_threads` threads to. Empty (do not pin) if there are fewer cores than threads,
+// and for one thread, which has no peers to keep away from and is best moved about by the kernel.
+std::vector<CpuCore> CoresForThreads(int num_threads, const CpuBudget& budget);
 
 }  // namespace switchyard

@@ -65,6 +65,9 @@ class Backend {
   // Allocates the workspaces of every stage for steps of at most these sizes.
   virtual absl::Status Prepare(const StepLimits& limits) = 0;
 
+  // Tells which thread will call the stages: the calling one. It may be tied to a core by that.
+  virtual void BindStepThread() {}
+
   // Number of fork-joins since the start; a test bounds it per token.
   virtual int64_t num_barriers() const { return 0; }
 

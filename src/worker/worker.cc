@@ -62,6 +62,7 @@ bool Worker::Impl::TakePlan(v1::StepPlan& plan) {
 }
 
 void Worker::Impl::RunPlans() {
+  executor->backend().BindStepThread();
   v1::StepPlan plan;
   while (TakePlan(plan)) RunPlan(plan);
 }

@@ -25,6 +25,12 @@ CpuTopology Machine(int num_cores, int num_domains = 1) {
   return topology;
 }
 
+std::vector<int> CpusOf(const std::vector<CpuCore>& cores) {
+  std::vector<int> cpus;
+  for (const CpuCore& core : cores) cpus.push_back(core.cpu);
+  return cpus;
+}
+
 TEST(CpuTopologyTest, CoresAreDistinctAllowedCpus) {
   const CpuTopology topology = ReadCpuTopology();
   EXPECT_EQ(topology.allowed_cpus, AllowedCpus());
@@ -56,21 +62,21 @@ TEST(CpuTopologyTest, PinningToAForbiddenCpuChangesNothing) {
 }
 
 TEST(SpreadOverDomainsTest, GoesRoundRobin) {
-  EXPECT_THAT(SpreadOverDomains(Machine(6, 3).cores), ElementsAre(0, 2, 4, 1, 3, 5));
-  EXPECT_THAT(SpreadOverDomains(Machine(3).cores), ElementsAre(0, 1, 2));
+  EXPECT_THAT(CpusOf(SpreadOverDomains(Machine(6, 3).cores)), ElementsAre(0, 2, 4, 1, 3, 5));
+  EXPECT_THAT(CpusOf(SpreadOverDomains(Machine(3).cores)), ElementsAre(0, 1, 2));
 }
 
 TEST(SpreadOverDomainsTest, UnevenDomainsKeepAllCores) {
   std::vector<CpuCore> cores = Machine(5).cores;
   cores[3].l3_domain = 7;  // 0 1 2 4 | 3
-  EXPECT_THAT(SpreadOverDomains(cores), ElementsAre(0, 3, 1, 2, 4));
+  EXPECT_THAT(CpusOf(SpreadOverDomains(cores)), ElementsAre(0, 3, 1, 2, 4));
 }
 
 TEST(CpuBudgetTest, IsAllCoresOfASmallMachine) {
   const CpuBudget budget = MakeCpuBudget(Machine(2), std::nullopt);
   EXPECT_EQ(budget.num_threads, 2);
   EXPECT_EQ(budget.reason, "2 of 2 cores allowed");
-  EXPECT_THAT(budget.cpus, ElementsAre(0, 1));
+  EXPECT_THAT(CpusOf(budget.cores), ElementsAre(0, 1));
 }
 
 TEST(CpuBudgetTest, LeavesTwoCoresFromEightOn) {
@@ -116,11 +122,23 @@ TEST(ThreadCountWarningTest, WarnsAboveTheBudgetOnly) {
   EXPECT_THAT(*warning, HasSubstr(budget.reason));
 }
 
-TEST(CpusForThreadsTest, GivesOneCoreEachOrNone) {
+TEST(CoresForThreadsTest, GivesOneCoreEachOrNone) {
   const CpuBudget budget = MakeCpuBudget(Machine(4, 2), std::nullopt);
-  EXPECT_THAT(CpusForThreads(2, budget), ElementsAre(0, 2));
-  EXPECT_THAT(CpusForThreads(4, budget), ElementsAre(0, 2, 1, 3));
-  EXPECT_THAT(CpusForThreads(5, budget), IsEmpty());
+  EXPECT_THAT(CpusOf(CoresForThreads(2, budget)), ElementsAre(0, 2));
+  EXPECT_THAT(CpusOf(CoresForThreads(4, budget)), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(CoresForThreads(5, budget), IsEmpty());
+}
+
+TEST(CoresForThreadsTest, LeavesASingleThreadToTheKernel) {
+  EXPECT_THAT(CoresForThreads(1, MakeCpuBudget(Machine(4), std::nullopt)), IsEmpty());
+}
+
+TEST(DistanceTest, GrowsFromCacheToSocket) {
+  const CpuCore here = {.cpu = 0, .l3_domain = 0, .package = 0, .numa_node = 0};
+  EXPECT_EQ(Distance(here, {.cpu = 1, .l3_domain = 0, .package = 0, .numa_node = 0}), 0);
+  EXPECT_EQ(Distance(here, {.cpu = 2, .l3_domain = 1, .package = 0, .numa_node = 0}), 1);
+  EXPECT_EQ(Distance(here, {.cpu = 3, .l3_domain = 2, .package = 0, .numa_node = 1}), 2);
+  EXPECT_EQ(Distance(here, {.cpu = 4, .l3_domain = 3, .package = 1, .numa_node = 2}), 3);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ using fixtures::TensorData;
 using testing::HasSubstr;
 
 TEST(CpuBackendTest, SaysWhatItIs) {
-  auto backend = CreateCpuBackend({.num_threads = 2, .cpus = {}, .level = CpuLevel::kScalar});
+  auto backend = CreateCpuBackend({.num_threads = 2, .cores = {}, .level = CpuLevel::kScalar});
   ASSERT_TRUE(backend.ok());
   EXPECT_EQ(backend.value()->Describe(), "cpu (scalar, 2 threads)");
 }
@@ -34,7 +34,7 @@ TEST(CpuBackendTest, RefusesOptionsThatCannotBe) {
   const auto no_thread = CreateCpuBackend({.num_threads = 0});
   EXPECT_EQ(no_thread.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(Message(no_thread.status())), HasSubstr("got: 0"));
-  const auto short_list = CreateCpuBackend({.num_threads = 2, .cpus = {0}});
+  const auto short_list = CreateCpuBackend({.num_threads = 2, .cores = {{}}});
   EXPECT_EQ(short_list.status().code(), absl::StatusCode::kInvalidArgument);
   if (!RunsCpuLevel(CpuLevel::kAvx512Vnni)) {
     const auto level = CreateCpuBackend({.level = CpuLevel::kAvx512Vnni});

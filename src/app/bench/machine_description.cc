@@ -112,7 +112,7 @@ nlohmann::ordered_json ToJson(const MachineDescription& machine) {
           {"cpu_model", machine.cpu_model_number},
           {"cpu_levels", std::move(levels)},
           {"cpus_online", machine.num_cpus_online},
-          {"cores_allowed", machine.budget.cpus.size()},
+          {"cores_allowed", machine.budget.cores.size()},
           {"threads", machine.budget.num_threads},
           {"threads_reason", machine.budget.reason},
           {"caches", std::move(caches)},

@@ -45,7 +45,7 @@ absl::Status Membw(MembwOptions options) {
   SWITCHYARD_ASSIGN_OR_RETURN(const std::vector<CpuLevel> levels, LevelsOf(options.bench));
   std::vector<int> threads = options.bench.threads;
   if (threads.empty()) {
-    threads.resize(DefaultCpuBudget().cpus.size());
+    threads.resize(DefaultCpuBudget().cores.size());
     std::iota(threads.begin(), threads.end(), 1);
   }
   TimedPool filler(*std::max_element(threads.begin(), threads.end()));

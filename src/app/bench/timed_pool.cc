@@ -18,7 +18,9 @@ double SecondsOf(clockid_t clock) {
 }  // namespace
 
 TimedPool::TimedPool(int num_threads)
-    : pool_({num_threads, CpusForThreads(num_threads, DefaultCpuBudget())}),
+    : pool_({.num_threads = num_threads,
+             .cores = CoresForThreads(num_threads, DefaultCpuBudget()),
+             .late_after = std::chrono::nanoseconds(0)}),
       clocks_(static_cast<size_t>(num_threads)) {}
 
 void TimedPool::Register(int thread) {
@@ -42,7 +44,7 @@ StageTime TimedPool::End() {
   for (const ThreadClock& clock : clocks_) {
     if (clock.id) time.cpu_seconds += SecondsOf(*clock.id) - clock.start_seconds;
   }
-  time.cpu_seconds /= num_threads();
+  time.cpu_seconds /= pool_.num_active();
   return time;
 }
 

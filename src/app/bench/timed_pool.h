@@ -11,12 +11,13 @@ namespace switchyard::app {
 
 struct StageTime {
   double wall_seconds = 0;
-  // Mean over the threads: what the stage takes while each of them keeps its CPU. Other tenants of
-  // the machine stretch the wall time only.
+  // Mean over the threads that work: what the stage takes while each of them keeps its CPU. Other
+  // tenants of the machine stretch the wall time only.
   double cpu_seconds = 0;
 };
 
-// The product's pool, pinned as the product pins it.
+// The product's pool, pinned as the product pins it, but none of its threads is sent to rest for
+// being late.
 //
 // Threads: Run() from one thread at a time.
 class TimedPool {

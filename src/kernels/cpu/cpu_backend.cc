@@ -60,7 +60,7 @@ class HostBuffer final : public Buffer {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuBackendOptions& options)
-      : options_(options), pool_({options.num_threads, options.cpus}) {}
+      : options_(options), pool_({.num_threads = options.num_threads, .cores = options.cores}) {}
 
   std::string Describe() const override {
     return fmt::format("cpu ({}, {} thread{})", CpuLevelName(options_.level), options_.num_threads,
@@ -75,6 +75,7 @@ class CpuBackend final : public Backend {
                                                          std::string_view what) override;
   absl::Status Prepare(const StepLimits& limits) override;
   int64_t num_barriers() const override { return pool_.num_barriers(); }
+  void BindStepThread() override { pool_.PinCaller(); }
 
   void Embed(LedgerSlot& ledger, const Weight& table, absl::Span<const int32_t> token_ids,
              int num_streams, MatrixView<float> out) override {
@@ -292,9 +293,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOption
     return InvalidArgument("the cpu backend needs at least one thread, got: {}",
                            options.num_threads);
   }
-  if (!options.cpus.empty() && static_cast<int>(options.cpus.size()) != options.num_threads) {
-    return InvalidArgument("CPU list has another length than the pool: {}, threads: {}",
-                           options.cpus.size(), options.num_threads);
+  if (!options.cores.empty() && static_cast<int>(options.cores.size()) != options.num_threads) {
+    return InvalidArgument("list of cores has another length than the pool: {}, threads: {}",
+                           options.cores.size(), options.num_threads);
   }
   if (!RunsCpuLevel(options.level)) {
     return FailedPrecondition("this machine does not run level: {}, fastest: {}",

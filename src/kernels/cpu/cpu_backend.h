@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/cpu_topology.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_features.h"
 
@@ -13,8 +14,8 @@ namespace switchyard::kernels::cpu {
 
 struct CpuBackendOptions {
   int num_threads = 1;  // the step thread included
-  // CPU of each thread; empty = not pinned. Entry 0, the step thread's, is left to its owner.
-  std::vector<int> cpus{};
+  // Core of each thread; empty = not pinned. BindStepThread() applies entry 0.
+  std::vector<CpuCore> cores{};
   CpuLevel level = DetectCpuLevel();
   bool huge_pages = false;  // ask for 2 MiB pages for the weights
 };
