@@ -109,5 +109,22 @@ TEST(BenchCommandTest, FlagsOfThePlainFormAreRefusedBehindAPart) {
   ExpectError(Bench({"membw", "-m", "model.gguf"}), 2, "--model");
 }
 
+TEST(BenchCommandTest, PoolMeasuresStagesAloneAndBesideAnother) {
+  const nlohmann::json json = RunForJson({"pool", "-t", "1,3", "--seconds", "0"});
+  ASSERT_EQ(json["rows"].size(), 8u);  // two counts, with and without tasks and competitor
+  for (const auto& row : json["rows"]) {
+    EXPECT_EQ(row["stages"], 20) << row;  // the least, as no time is given
+    EXPECT_GT(row["stage_us"]["median"], 0) << row;
+    EXPECT_GE(row["stage_us"]["p99"], row["stage_us"]["median"]) << row;
+    EXPECT_GE(row["active"], 1) << row;
+    EXPECT_LE(row["active"], row["threads"]) << row;
+    if (row["threads"] == 1) {
+      EXPECT_EQ(row["wakeups_per_stage"], 0) << row;
+    }
+  }
+  // 16 tasks of 50 us one after another, but for what a turbo clock may do to them.
+  EXPECT_GT(json["rows"][4]["stage_us"]["median"], 16 * 50 / 4) << json["rows"][4];
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -21,6 +21,7 @@ void AddGemvBench(CLI::App& bench, CommandBody& body);
 void AddGemmBench(CLI::App& bench, CommandBody& body);
 void AddDecodeBench(CLI::App& bench, CommandBody& body);
 void AddPrefillBench(CLI::App& bench, CommandBody& body);
+void AddPoolBench(CLI::App& bench, CommandBody& body);
 
 struct BenchOptions {
   std::vector<int> threads;         // empty = what the part takes by default

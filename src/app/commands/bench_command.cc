@@ -47,6 +47,7 @@ void AddBenchCommand(CLI::App& app, CommandBody& body) {
   auto options = std::make_shared<SpeedBenchOptions>();
   AddSpeedFlags(*command, *options);
   AddMembwBench(*command, body);
+  AddPoolBench(*command, body);
   command->require_subcommand(0, 1);
   command->footer(
       "Examples:\n"
