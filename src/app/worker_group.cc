@@ -33,6 +33,9 @@ namespace v1 = switchyard::worker::v1;
 
 static_assert(coordinator::kWorkerProtocolVersion == worker::kProtocolVersion);
 
+// For workers to finish what they have when the group ends: requests have ended before, so that is
+// the rest of a step.
+constexpr double kDrainSeconds = 2;
 constexpr double kShutdownSeconds = 1;  // of the server, once its sessions are closed
 
 v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
@@ -96,20 +99,21 @@ struct WorkerGroup::Impl {
 };
 
 WorkerGroup::Impl::~Impl() {
-  // Processes first, while there is a cluster that lets them go; then the sessions of workers from
-  // outside, so that the server has nothing to wait for.
+  // Workers are asked to go while there is a cluster that lets them; the server waits for their
+  // sessions, which the cluster ends if they do not.
+  if (cluster != nullptr) {
+    cluster->Post([](coordinator::Cluster& c) { c.Drain(kDrainSeconds); });
+  }
   std::unique_ptr<Supervisor> ending;
   {
     std::lock_guard lock(supervisor_mutex);
     ending = std::move(supervisor);
   }
   ending.reset();
-  if (cluster != nullptr) {
-    cluster->Post([](coordinator::Cluster& c) { c.Stop(absl::OkStatus()); });
-  }
   if (server != nullptr) {
+    constexpr double kSeconds = kDrainSeconds + kShutdownSeconds;
     server->Shutdown(std::chrono::system_clock::now() +
-                     std::chrono::milliseconds(static_cast<int64_t>(kShutdownSeconds * 1000)));
+                     std::chrono::milliseconds(static_cast<int64_t>(kSeconds * 1000)));
     server.reset();
   }
   cluster.reset();

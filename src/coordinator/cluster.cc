@@ -17,6 +17,8 @@ namespace v1 = switchyard::worker::v1;
 
 constexpr size_t kMaxWorkerIdBytes = 128;
 constexpr size_t kMaxTextBytes = 1024;  // of other texts that a worker tells
+// What a worker that was told to go may take to end its process.
+constexpr double kGoSeconds = 5;
 // A survivor that has not entered a new epoch after this time and a step's is given up.
 constexpr double kEnterSeconds = 5;
 
@@ -71,6 +73,7 @@ Cluster::Member* Cluster::FindLease(uint64_t lease_id) {
 
 absl::Status Cluster::CheckRegistration(const v1::RegisterWorkerRequest& request) const {
   if (state_ == GroupState::kStopped) return Unavailable("the group has ended");
+  if (is_draining_) return Unavailable("the group is ending");
   if (request.protocol_version() != kWorkerProtocolVersion) {
     return FailedPrecondition(
         "worker speaks another protocol: protocol_version, got: {}, wanted: {}",
@@ -154,6 +157,7 @@ void Cluster::SeeProcess(const v1::RegisterWorkerRequest& info) {
 absl::Status Cluster::OpenSession(uint64_t lease_id, std::unique_ptr<WorkerStream> stream) {
   Member* const member = FindLease(lease_id);
   if (member == nullptr) return NotFound("no such lease, or it has ended: lease_id");
+  if (is_draining_) return Unavailable("the group is ending");
   if (member->stream != nullptr) {
     return absl::AlreadyExistsError("the lease has a session: lease_id");
   }
@@ -192,11 +196,17 @@ void Cluster::BeginEpoch() {
   }
 }
 
+bool Cluster::AnyLeaves() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.phase != Phase::kVacant && member.is_leaving;
+  });
+}
+
 void Cluster::TryServe() {
   const bool complete = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
     return member.phase == Phase::kReady;
   });
-  if (!complete) return;
+  if (!complete || AnyLeaves()) return;
   SWITCHYARD_CHECK(state_ != GroupState::kServing);  // it would have members that are not ready
   state_ = GroupState::kServing;
   step_since_ = clock_.NowSeconds();
@@ -211,12 +221,13 @@ void Cluster::Lose(Member& member, const absl::Status& status, bool is_stale_pro
   member.phase = Phase::kVacant;
   SeeProcess(info);
   if (had_session) {
-    Log(member.is_shut_down ? LogLevel::kInfo : LogLevel::kWarning, "{}", Message(lost));
+    Log(member.is_told_to_go ? LogLevel::kInfo : LogLevel::kWarning, "{}", Message(lost));
     ++num_losses_;
-    // The worker's mistake, or a group that goes on without it.
+    // The worker's mistake, the end that it was told of, or a group that goes on without it.
     member.stream->Close(absl::IsInvalidArgument(status)
                              ? absl::InvalidArgumentError(lost.message())
-                             : absl::AbortedError(lost.message()));
+                         : member.is_told_to_go ? absl::OkStatus()
+                                                : absl::AbortedError(lost.message()));
     member.stream.reset();
     BeginEpoch();
   }
@@ -254,6 +265,21 @@ void Cluster::OnProcessExit(const std::string& worker_id, uint32_t pid, const ab
   if (!was_member) LogWarning("{}", Message(status));
 }
 
+void Cluster::Drain(double seconds) {
+  is_draining_ = true;
+  const double now = clock_.NowSeconds();
+  const bool was_serving = state_ == GroupState::kServing && !AnyLeaves();
+  for (Member& member : members_) {
+    if (member.stream == nullptr || member.is_told_to_go) continue;
+    member.is_leaving = member.is_told_to_go = true;
+    member.leave_by = now + seconds;
+    v1::WorkerSessionResponse command;
+    *command.mutable_drain()->mutable_deadline() = DurationOf(seconds);
+    SendCommand(member, std::move(command));
+  }
+  if (was_serving) events_.OnLeaving();
+}
+
 void Cluster::Fail(const absl::Status& status) {
   if (state_ == GroupState::kStopped) return;
   LoseGroup(status, /*returns=*/false);
@@ -277,7 +303,7 @@ void Cluster::OnSessionClosed(uint64_t lease_id, const absl::Status& status) {
   if (member == nullptr || member->stream == nullptr) return;
   // A process that was told to go has done so.
   // A silent one has not ended it: the connection was given up for want of an answer.
-  Lose(*member, member->is_shut_down ? Unavailable("has left") : status,
+  Lose(*member, member->is_told_to_go ? Unavailable("has left") : status,
        /*is_stale_process=*/member->suspect_since.has_value());
 }
 
@@ -359,8 +385,10 @@ absl::Status Cluster::HandleHeartbeat(Member& member, const v1::Heartbeat& heart
   member.last_heartbeat = heartbeat.sequence_number();
   member.heartbeat = heartbeat;
   if (heartbeat.state() == v1::WORKER_STATE_DRAINING && !member.is_leaving) {
+    const bool is_first = !AnyLeaves();
     member.is_leaving = true;
     LogInfo("{}: wants to leave", NameOf(member.info));
+    if (state_ == GroupState::kServing && is_first) events_.OnLeaving();
   }
   return absl::OkStatus();
 }
@@ -430,10 +458,7 @@ absl::Status Cluster::Submit(v1::StepPlan plan) {
 }
 
 absl::Status Cluster::SendHeldPlans() {
-  const bool is_leaving = std::any_of(members_.begin(), members_.end(),
-                                      [](const Member& member) { return member.is_leaving; });
-  while (!held_plans_.empty()) {
-    if (lead().suspect_since || (is_leaving && held_plans_.front().starts_size() > 0)) break;
+  while (!held_plans_.empty() && !lead().suspect_since) {
     v1::WorkerSessionResponse command;
     *command.mutable_step_plan() = std::move(held_plans_.front());
     held_plans_.pop_front();
@@ -510,11 +535,17 @@ void Cluster::CheckMember(Member& member, double now) {
     message.mutable_heartbeat()->set_acknowledged_sequence_number(member.last_heartbeat);
     member.stream->Send(std::move(message));
   }
-  if (!member.is_leaving || member.is_shut_down) return;
-  const bool runs = state_ == GroupState::kServing &&
-                    (!plans_.empty() || now - step_since_ < options_.drained_seconds);
+  if (member.is_told_to_go) {
+    if (now < member.leave_by) return;
+    return Lose(member, Unavailable("did not leave in time"), /*is_stale_process=*/true);
+  }
+  if (!member.is_leaving) return;
+  const bool runs =
+      state_ == GroupState::kServing &&
+      (!plans_.empty() || !held_plans_.empty() || now - step_since_ < options_.drained_seconds);
   if (runs) return;
-  member.is_shut_down = true;
+  member.is_told_to_go = true;
+  member.leave_by = now + kGoSeconds;
   v1::WorkerSessionResponse command;
   command.mutable_shutdown()->set_reason("it wanted to leave, and nothing runs any more");
   SendCommand(member, std::move(command));

@@ -45,7 +45,7 @@ struct ClusterOptions {
   double min_step_seconds = 3;
   double step_factor = 20;
   double first_step_seconds = 600;
-  // A worker that leaves gets no plan that starts a sequence; when it has been without a plan for
+  // The engine starts nothing on a worker that leaves; when that one has been without a plan for
   // this long, nothing runs any more.
   double drained_seconds = 0.25;
 };
@@ -68,6 +68,9 @@ class ClusterEvents {
   virtual void OnReady(uint64_t epoch) = 0;
   // A result of the current epoch that fits its plan.
   virtual void OnResult(const switchyard::worker::v1::StepResult& result) = 0;
+  // A member of the group, which is ready, wants to leave: what runs goes on, but nothing should be
+  // started any more. The group is lost when the member has gone.
+  virtual void OnLeaving() = 0;
   // The group that was ready is so no more; what was under way is lost. Or, with `returns` false,
   // it will never be: then it may come without an OnReady() before it, and it is the last event.
   virtual void OnLost(const absl::Status& status, bool returns) = 0;
@@ -147,6 +150,10 @@ class Cluster {
   // Errors: kInvalidArgument (our own bug).
   absl::Status Submit(switchyard::worker::v1::StepPlan plan);
 
+  // Lets all members go: each finishes the plans that it has and ends its session, within `seconds`
+  // or it is ended in good order. Nobody else joins any more, and no plan is to follow.
+  void Drain(double seconds);
+
   // Loses the group for good.
   void Fail(const absl::Status& status);
 
@@ -167,7 +174,8 @@ class Cluster {
   struct Member {
     Phase phase = Phase::kVacant;
     bool is_leaving = false;                             // has said so
-    bool is_shut_down = false;                           // and has been told to go
+    bool is_told_to_go = false;                          // by Shutdown or Drain
+    double leave_by = 0;                                 // if it was told to
     switchyard::worker::v1::RegisterWorkerRequest info;  // of the last one, if vacant
     uint64_t lease_id = 0;
     std::unique_ptr<WorkerStream> stream;
@@ -197,6 +205,7 @@ class Cluster {
   absl::Status CheckRegistration(
       const switchyard::worker::v1::RegisterWorkerRequest& request) const;
   Member* FindPlace(const std::string& worker_id);
+  bool AnyLeaves() const;
   // Notes that the process is alive, if it was started for the group.
   void SeeProcess(const switchyard::worker::v1::RegisterWorkerRequest& info);
   void SendCommand(Member& member, switchyard::worker::v1::WorkerSessionResponse command);
@@ -239,6 +248,7 @@ class Cluster {
   std::vector<Member> members_;  // by rank
   std::vector<Process> processes_;
   GroupState state_ = GroupState::kForming;
+  bool is_draining_ = false;
   uint64_t epoch_ = 1;
   PlanBook plans_;                                           // with the lead
   std::deque<switchyard::worker::v1::StepPlan> held_plans_;  // for a lead that must not get them

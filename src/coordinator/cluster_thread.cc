@@ -76,6 +76,7 @@ void ClusterThread::Attach(WorkerEvents& events) {
   Post([this, &events](Cluster&) {
     events_ = &events;
     if (ready_epoch_ != 0) events.OnReady(ready_epoch_);
+    if (is_leaving_) events.OnLeaving();
     if (!end_.ok()) events.OnLost(end_, /*returns=*/false);
   });
 }
@@ -101,8 +102,14 @@ void ClusterThread::OnResult(const switchyard::worker::v1::StepResult& result) {
   if (events_ != nullptr) events_->OnResult(result);
 }
 
+void ClusterThread::OnLeaving() {
+  is_leaving_ = true;
+  if (events_ != nullptr) events_->OnLeaving();
+}
+
 void ClusterThread::OnLost(const absl::Status& status, bool returns) {
   ready_epoch_ = 0;
+  is_leaving_ = false;
   if (!returns) end_ = status;
   if (events_ != nullptr) events_->OnLost(status, returns);
 }

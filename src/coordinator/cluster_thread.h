@@ -48,6 +48,7 @@ class ClusterThread : private ClusterEvents {
 
   void OnReady(uint64_t epoch) override;
   void OnResult(const switchyard::worker::v1::StepResult& result) override;
+  void OnLeaving() override;
   void OnLost(const absl::Status& status, bool returns) override;
   void OnStaleProcess(const std::string& worker_id, uint32_t pid) override;
 
@@ -58,7 +59,8 @@ class ClusterThread : private ClusterEvents {
   std::vector<absl::AnyInvocable<void(Cluster&)>> batch_;
   WorkerEvents* events_ = nullptr;
   uint64_t ready_epoch_ = 0;  // 0 = not ready
-  absl::Status end_;          // not OK: lost for good
+  bool is_leaving_ = false;
+  absl::Status end_;  // not OK: lost for good
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

@@ -129,6 +129,7 @@ class Engine::Impl : private WorkerEvents {
   struct ReadyMessage {
     uint64_t epoch;
   };
+  struct LeavingMessage {};
   struct ResultMessage {
     v1::StepResult result;
     double now_seconds;  // when the step ended, not when this thread gets to it
@@ -142,8 +143,8 @@ class Engine::Impl : private WorkerEvents {
   struct CheckMessage {
     std::promise<absl::Status>* answer;
   };
-  using InboxMessage = std::variant<StartMessage, CancelMessage, ReadyMessage, ResultMessage,
-                                    LostMessage, CheckMessage, StopMessage>;
+  using InboxMessage = std::variant<StartMessage, CancelMessage, ReadyMessage, LeavingMessage,
+                                    ResultMessage, LostMessage, CheckMessage, StopMessage>;
   using SequencePtr = std::unique_ptr<Sequence>;
 
   template <typename T>
@@ -157,6 +158,7 @@ class Engine::Impl : private WorkerEvents {
 
   void OnReady(uint64_t epoch) override { Post(ReadyMessage{epoch}); }
   void OnResult(const v1::StepResult& result) override { Post(ResultMessage{result, Now()}); }
+  void OnLeaving() override { Post(LeavingMessage{}); }
   void OnLost(const absl::Status& status, bool returns) override {
     Post(LostMessage{std::string(Message(status)), returns});
   }
@@ -172,7 +174,7 @@ class Engine::Impl : private WorkerEvents {
       }
       messages.clear();
       EndOverdue();
-      if (!stopping_ && counters_.state == EngineState::kServing) PlanNext();
+      if (!stopping_ && has_worker()) PlanNext();
       PublishStats();
     }
     FinishAll(FinishReason::kCancelled, absl::OkStatus());
@@ -217,9 +219,16 @@ class Engine::Impl : private WorkerEvents {
 
   void Handle(ReadyMessage& message) {
     if (counters_.state == EngineState::kFailed) return;
-    if (counters_.state == EngineState::kServing) LoseWorker(LossStatus("it began anew"));
+    if (has_worker()) LoseWorker(LossStatus("it began anew"));
     epoch_ = message.epoch;
     SetState(EngineState::kServing);
+  }
+
+  // What runs goes on; what would have to be started waits for another worker.
+  void Handle(LeavingMessage&) {
+    if (counters_.state != EngineState::kServing) return;
+    is_leaving_ = true;
+    SetState(EngineState::kRecovering);
   }
 
   void Handle(LostMessage& message) {
@@ -236,7 +245,7 @@ class Engine::Impl : private WorkerEvents {
   }
 
   void Handle(ResultMessage& message) {
-    if (counters_.state != EngineState::kServing) return;  // after a failure of our own making
+    if (!has_worker()) return;  // after a failure of our own making
     const v1::StepResult& result = message.result;
     ++counters_.num_steps;
     if (result.plan() == last_plan_) newest_steps_left_ = newest_run_ahead_ - 1 - result.step();
@@ -260,7 +269,10 @@ class Engine::Impl : private WorkerEvents {
     }
   }
 
-  void Handle(CheckMessage& message) { message.answer->set_value(CheckBooks()); }
+  void Handle(CheckMessage& message) {
+    PublishStats();
+    message.answer->set_value(CheckBooks());
+  }
 
   void Handle(StopMessage&) { stopping_ = true; }
 
@@ -368,6 +380,7 @@ class Engine::Impl : private WorkerEvents {
   // Nothing is left of what the worker held. Running sequences wait again, in their order and
   // before all others, or end.
   void LoseWorker(const absl::Status& status) {
+    is_leaving_ = false;
     std::vector<SequencePtr> lost = std::exchange(running_, {});
     ForgetPlans();
     std::vector<SequencePtr> given_up;
@@ -400,10 +413,14 @@ class Engine::Impl : private WorkerEvents {
       std::lock_guard lock(mutex_);
       failure_ = status;
     }
+    is_leaving_ = false;
     SetState(EngineState::kFailed);
     FinishAll(FinishReason::kFailed, status);
     ForgetPlans();
   }
+
+  // Whether plans can be carried out.
+  bool has_worker() const { return counters_.state == EngineState::kServing || is_leaving_; }
 
   void SetState(EngineState state) {
     if (counters_.state == state) return;
@@ -448,7 +465,7 @@ class Engine::Impl : private WorkerEvents {
   void PlanNext() {
     while (outstanding_plans_ < kMaxOutstandingPlans) {
       v1::StepPlan plan;
-      AdmitWaiting(plan);
+      if (!is_leaving_) AdmitWaiting(plan);
       books_.AddFrees(plan);
       AddPrefill(plan);
       AddDecode(plan);
@@ -526,8 +543,7 @@ class Engine::Impl : private WorkerEvents {
     for (const SequencePtr& sequence : waiting_) {
       if (!sequence->pages.empty()) return Internal("a waiting generation holds pages");
     }
-    const bool serves = counters_.state == EngineState::kServing;
-    if (outstanding_plans_ < 0 || outstanding_plans_ > (serves ? kMaxOutstandingPlans : 0)) {
+    if (outstanding_plans_ < 0 || outstanding_plans_ > (has_worker() ? kMaxOutstandingPlans : 0)) {
       return Internal("plans are not accounted for: {}", outstanding_plans_);
     }
     return absl::OkStatus();
@@ -578,6 +594,7 @@ class Engine::Impl : private WorkerEvents {
   int outstanding_plans_ = 0;
   int newest_run_ahead_ = 0;
   int newest_steps_left_ = 0;
+  bool is_leaving_ = false;  // the worker; in the state kRecovering
   bool stopping_ = false;
 
   std::thread thread_;

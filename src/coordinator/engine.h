@@ -28,7 +28,7 @@ enum class OnWorkerLoss {
 enum class EngineState {
   kLoading,     // the worker was never ready yet
   kServing,     // the worker takes plans
-  kRecovering,  // the worker was lost and may return; generations wait
+  kRecovering,  // the worker was lost and may return, or leaves; generations that do not run wait
   kFailed,      // the worker is lost for good; nothing can start
 };
 
@@ -95,7 +95,8 @@ class Engine : public Generator {
   EngineState state() const;
   EngineStats stats() const;
 
-  // Asks the engine's thread whether its books balance, for tests. Not from a callback.
+  // Asks the engine's thread whether its books balance, for tests; stats() knows of all that came
+  // before. Not from a callback.
   // Errors: kInternal says what does not.
   absl::Status CheckInvariants();
 

@@ -21,7 +21,8 @@ struct WorkerCapacity {
 // What a worker tells the engine.
 //
 // Call order: OnReady() -> OnResult() ... -> OnLost() -> OnReady() with a higher epoch -> ...
-//             OnLost() may also come before the first OnReady().
+//             OnLost() may also come before the first OnReady(), OnLeaving() once between OnReady()
+//             and OnLost().
 // Threads:    from threads of the worker, one call after the other; no call blocks.
 class WorkerEvents {
  public:
@@ -34,6 +35,10 @@ class WorkerEvents {
   // A step has ended. `result` is valid during the call only.
   // REQUIRES: result.error() is empty: a worker that failed by itself is lost.
   virtual void OnResult(const switchyard::worker::v1::StepResult& result) = 0;
+
+  // The worker wants to go: it finishes what runs, should start nothing more, and is lost when
+  // nothing runs any more or its patience ends.
+  virtual void OnLeaving() = 0;
 
   // State and all plans under way are lost; no result of the current epoch follows. `returns`:
   // another OnReady() may follow (a restart, a new placement); if false, it never will.

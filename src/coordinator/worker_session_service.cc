@@ -1,11 +1,15 @@
 #include "coordinator/worker_session_service.h"
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include <grpcpp/alarm.h>
+
 #include "base/grpc_status.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace switchyard::coordinator {
@@ -43,9 +47,16 @@ class Session : public std::enable_shared_from_this<Session> {
 
   explicit Session(ClusterThread& cluster) : cluster_(cluster) {}
 
-  Reactor* Start() {
+  Reactor* Start(double hello_seconds) {
     reactor_ = new Reactor(shared_from_this());
     Reactor* const reactor = reactor_;
+    const auto due = std::chrono::system_clock::now() +
+                     std::chrono::milliseconds(static_cast<int64_t>(hello_seconds * 1000));
+    hello_alarm_.Set(due, [weak = weak_from_this(), hello_seconds](bool rang) {
+      const auto self = rang ? weak.lock() : nullptr;
+      if (self == nullptr) return;
+      self->cluster_.Post([self, hello_seconds](Cluster&) { self->EndUnnamed(hello_seconds); });
+    });
     reactor->StartRead(&incoming_);
     return reactor;
   }
@@ -59,6 +70,19 @@ class Session : public std::enable_shared_from_this<Session> {
       return Close(Unavailable("session was ended by the worker"));
     }
     cluster_.Post([self = shared_from_this()](Cluster& cluster) { self->Handle(cluster); });
+  }
+
+  // From within a message to the cluster.
+  void EndUnnamed(double hello_seconds) {
+    if (lease_id_ != 0) return;
+    {
+      std::lock_guard lock(mutex_);
+      if (reactor_ == nullptr || is_closing_) return;
+    }
+    const absl::Status status =
+        DeadlineExceeded("session has named no lease within {} s", hello_seconds);
+    LogWarning("worker {}", Message(status));
+    Close(status);
   }
 
   // From within a message to the cluster.
@@ -114,6 +138,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ClusterThread& cluster_;
   v1::WorkerSessionRequest incoming_;  // of the read under way, or of Handle()
   uint64_t lease_id_ = 0;              // as incoming_; 0 = none yet
+  grpc::Alarm hello_alarm_;            // for a first message that does not come
 
   std::mutex mutex_;                                // guards what follows
   Reactor* reactor_ = nullptr;                      // null once it has finished
@@ -150,7 +175,7 @@ grpc::ServerUnaryReactor* WorkerSessionService::RegisterWorker(
 
 grpc::ServerBidiReactor<v1::WorkerSessionRequest, v1::WorkerSessionResponse>*
 WorkerSessionService::WorkerSession(grpc::CallbackServerContext*) {
-  return std::make_shared<Session>(cluster_)->Start();
+  return std::make_shared<Session>(cluster_)->Start(hello_seconds_);
 }
 
 }  // namespace switchyard::coordinator

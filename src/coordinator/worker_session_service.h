@@ -16,8 +16,10 @@ namespace switchyard::coordinator {
 class WorkerSessionService final
     : public switchyard::worker::v1::CoordinatorService::CallbackService {
  public:
-  // `cluster` must outlive the server that the service is registered with.
-  explicit WorkerSessionService(ClusterThread& cluster) : cluster_(cluster) {}
+  // `cluster` must outlive the server that the service is registered with. A session that has named
+  // no lease after `hello_seconds` is ended.
+  explicit WorkerSessionService(ClusterThread& cluster, double hello_seconds = 10)
+      : cluster_(cluster), hello_seconds_(hello_seconds) {}
 
   // What a server for workers needs beside its address: message limits and keepalive.
   static void ConfigureServer(grpc::ServerBuilder& builder);
@@ -32,6 +34,7 @@ class WorkerSessionService final
 
  private:
   ClusterThread& cluster_;
+  const double hello_seconds_;
 };
 
 }  // namespace switchyard::coordinator

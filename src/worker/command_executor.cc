@@ -178,11 +178,13 @@ void CommandExecutor::RunTasks() {
     const Task task = std::move(tasks_.front());
     tasks_.pop_front();
     if (task.command && (task.session != session_ || has_fault_)) continue;
+    hands_plan_on_ = task.command && task.command->has_step_plan();
     lock.unlock();
     const absl::Status status =
         task.command ? RunCommand(task) : Reset(/*epoch=*/0, worker_options_);
     if (!status.ok()) ReportFault(task.session, status);
     lock.lock();
+    hands_plan_on_ = false;
   }
 }
 
@@ -401,6 +403,10 @@ ExecutorStatus CommandExecutor::status() const {
   ExecutorStatus out = status_;
   out.epoch = epoch_;
   out.num_waiting_plans = static_cast<uint32_t>(plans_.size());
+  out.has_plans = hands_plan_on_ || !plans_.empty() ||
+                  std::any_of(tasks_.begin(), tasks_.end(), [](const Task& task) {
+                    return task.command && task.command->has_step_plan();
+                  });
   if (is_loading_) {
     out.state = v1::WORKER_STATE_LOADING;
   } else if (!status_.device.empty() && has_session_ && epoch_ > 0) {

@@ -47,6 +47,7 @@ struct ExecutorStatus {
   std::string device;  // in words; empty = nothing is loaded
   uint64_t weight_bytes = 0;
   uint32_t num_waiting_plans = 0;  // the running one included
+  bool has_plans = false;          // of those, or of commands that wait
   uint64_t last_plan = 0;          // of the last finished step
   uint32_t last_step = 0;
   uint64_t num_dropped_plans = 0;  // since the start
@@ -144,8 +145,8 @@ class CommandExecutor {
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   bool is_stopping_ = false;
-  bool runs_task_ = false;
-  uint64_t session_ = 0;  // of those so far; the present one if has_session_
+  bool hands_plan_on_ = false;  // a plan is neither in tasks_ nor with the worker yet
+  uint64_t session_ = 0;        // of those so far; the present one if has_session_
   bool has_session_ = false;
   bool has_fault_ = false;  // in this session
   bool is_loading_ = false;

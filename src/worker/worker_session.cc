@@ -65,6 +65,8 @@ class WorkerSession::Stream
 
   void Start(v1::CoordinatorService::Stub& stub);
   void Send(v1::WorkerSessionRequest message);
+  // Ends the session from this side once what was sent before is written.
+  void EndInGoodOrder();
   void Cancel() { context_.TryCancel(); }
   bool is_done() const;  // nothing calls back any more
   const absl::Status& status() const { return status_; }
@@ -81,6 +83,7 @@ class WorkerSession::Stream
   // Guarded by impl_.mutex.
   std::deque<v1::WorkerSessionRequest> outgoing_;  // the first one is being written
   size_t outgoing_bytes_ = 0;
+  bool ends_when_written_ = false;
   bool is_closed_ = false;  // no write any more
   bool is_done_ = false;
   absl::Status status_;
@@ -100,6 +103,8 @@ struct WorkerSession::Impl {
   void SetReady(bool is_ready) {
     if (std::exchange(was_ready, is_ready) != is_ready) options.on_ready(is_ready);
   }
+  // Notes that the worker leaves within `seconds`. REQUIRES: mutex is held.
+  void LeaveLocked(double seconds);
   // Waits until the time or until something has happened.
   void Wait(double seconds);
 
@@ -114,11 +119,11 @@ struct WorkerSession::Impl {
   std::condition_variable changed;
   double heard = 0;  // the coordinator's last message
   bool is_leaving = false;
+  double leave_by = 0;      // when the session is cut, if it leaves
+  bool is_drained = false;  // no plan comes any more
   bool is_shut_down = false;
-  std::string shutdown_reason;
 
   // Of the thread of Run().
-  double leaving_since = 0;
   double next_heartbeat = 0;
   uint64_t sequence_number = 0;
   bool was_ready = false;
@@ -136,7 +141,7 @@ void WorkerSession::Stream::Start(v1::CoordinatorService::Stub& stub) {
 void WorkerSession::Stream::Send(v1::WorkerSessionRequest message) {
   message.set_lease_id(lease_id_);
   std::lock_guard lock(impl_.mutex);
-  if (is_closed_) return;
+  if (is_closed_ || ends_when_written_) return;
   outgoing_bytes_ += message.ByteSizeLong();
   outgoing_.push_back(std::move(message));
   if (outgoing_.size() == 1) {
@@ -144,6 +149,12 @@ void WorkerSession::Stream::Send(v1::WorkerSessionRequest message) {
   } else if (outgoing_bytes_ > kMaxWaitingBytes) {
     context_.TryCancel();
   }
+}
+
+void WorkerSession::Stream::EndInGoodOrder() {
+  std::lock_guard lock(impl_.mutex);
+  if (is_closed_ || std::exchange(ends_when_written_, true)) return;
+  if (outgoing_.empty()) StartWritesDone();
 }
 
 void WorkerSession::Stream::OnWriteDone(bool ok) {
@@ -154,7 +165,11 @@ void WorkerSession::Stream::OnWriteDone(bool ok) {
     is_closed_ = true;
     return;
   }
-  if (!outgoing_.empty()) StartWrite(&outgoing_.front());
+  if (!outgoing_.empty()) {
+    StartWrite(&outgoing_.front());
+  } else if (ends_when_written_) {
+    StartWritesDone();
+  }
 }
 
 void WorkerSession::Stream::OnReadDone(bool ok) {
@@ -191,18 +206,26 @@ void WorkerSession::Impl::Wait(double seconds) {
 }
 
 void WorkerSession::Impl::OnCommand(v1::WorkerSessionResponse command) {
+  if (command.has_shutdown()) LogInfo("is told to go: {}", command.shutdown().reason());
   {
     std::lock_guard lock(mutex);
     heard = Now();
     if (command.has_heartbeat()) return;
-    if (command.has_shutdown()) {
-      is_shut_down = true;
-      shutdown_reason = command.shutdown().reason();
+    is_shut_down = is_shut_down || command.has_shutdown();
+    if (command.has_drain()) {
+      is_drained = true;
+      LeaveLocked(command.drain().has_deadline() ? SecondsOf(command.drain().deadline())
+                                                 : options.drain_seconds);
     }
-    is_leaving = is_leaving || command.has_drain();
     if (command.has_shutdown() || command.has_drain()) return changed.notify_all();
   }
   executor.Execute(std::move(command));
+}
+
+void WorkerSession::Impl::LeaveLocked(double seconds) {
+  const double by = Now() + std::max(seconds, 0.0);
+  leave_by = is_leaving ? std::min(leave_by, by) : by;
+  is_leaving = true;
 }
 
 absl::StatusOr<v1::RegisterWorkerResponse> WorkerSession::Impl::Register() {
@@ -235,10 +258,9 @@ void WorkerSession::Impl::Attend(Stream& stream, const v1::RegisterWorkerRespons
     std::lock_guard lock(mutex);
     silence = now - heard;
     if (!is_leaving && should_leave) {
-      is_leaving = true;
+      LeaveLocked(options.drain_seconds);
       next_heartbeat = now;  // tells so
     }
-    if (is_leaving && leaving_since == 0) leaving_since = now;
   }
   if (silence > SecondsOf(lease.lease_ttl())) {
     LogWarning("coordinator is silent for {:.1f} s", silence);
@@ -279,11 +301,17 @@ absl::Status WorkerSession::Impl::Serve(const v1::RegisterWorkerResponse& lease)
     if (cut_at == 0) {
       Attend(stream, lease);
       const bool has_failed = !executor.failure().ok();
-      std::lock_guard lock(mutex);
-      const bool is_late = is_leaving && Now() - leaving_since > options.drain_seconds;
-      if (is_shut_down || is_late) cut_at = Now();
-      // The coordinator ends the session when the fault has arrived.
-      if (has_failed) cut_at = Now() + kFarewellSeconds;
+      bool is_drained_now = false;
+      {
+        std::lock_guard lock(mutex);
+        is_drained_now = is_drained;
+        const bool is_late = is_leaving && Now() >= leave_by;
+        if (is_shut_down || is_late) cut_at = Now();
+        // The coordinator ends the session when the fault has arrived.
+        if (has_failed) cut_at = Now() + kFarewellSeconds;
+      }
+      // Results of plans are with the stream before the executor says that there are none.
+      if (is_drained_now && !executor.status().has_plans) stream.EndInGoodOrder();
     }
     if (cut_at != 0 && Now() >= cut_at) stream.Cancel();
     Wait(options.poll_seconds);

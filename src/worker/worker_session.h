@@ -27,7 +27,7 @@ struct WorkerSessionOptions {
   double first_retry_seconds = 0.1;  // between attempts, doubling
   double max_retry_seconds = 2;
   double lost_seconds = 60;    // without a session; then Run() gives up
-  double drain_seconds = 30;   // to finish what runs
+  double drain_seconds = 30;   // to finish what runs, unless the coordinator says
   double poll_seconds = 0.05;  // between two looks at what nobody tells of, such as should_leave
 
   std::function<void(const v1::RegisterWorkerResponse&)> on_registered = [](const auto&) {};

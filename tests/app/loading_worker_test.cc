@@ -16,6 +16,7 @@ class Events : public coordinator::WorkerEvents {
  public:
   void OnReady(uint64_t) override {}
   void OnResult(const switchyard::worker::v1::StepResult&) override {}
+  void OnLeaving() override {}
   void OnLost(const absl::Status& status, bool returns) override {
     std::lock_guard lock(mutex_);
     status_ = status;

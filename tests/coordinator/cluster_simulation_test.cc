@@ -167,6 +167,7 @@ class Simulation : public ClusterEvents {
       });
     }
   }
+  void OnLeaving() override { Violate("leaves though nobody was asked to"); }
   void OnLost(const absl::Status&, bool returns) override {
     if (ready_epoch_ == 0) Violate("lost what was not ready");
     if (!returns) Violate("lost for good");

@@ -55,6 +55,7 @@ class EventLog : public ClusterEvents {
   void OnResult(const v1::StepResult& result) override {
     events.push_back(fmt::format("result {}.{}", result.plan(), result.step()));
   }
+  void OnLeaving() override { events.push_back("leaving"); }
   void OnLost(const absl::Status& status, bool returns) override {
     events.push_back(returns ? "lost" : "lost for good");
     last_loss = status;
@@ -543,13 +544,14 @@ TEST_F(ClusterTest, LeavingWorkerFinishesWhatRunsAndIsToldToGo) {
   Submit(2, 1);
   SendHeartbeat(lease, v1::WORKER_STATE_DRAINING);
   EXPECT_EQ(state(), v1::WORKER_STATE_DRAINING);
-  Submit(2, 2);                   // goes on
-  Submit(2, 3, /*starts=*/true);  // waits
-  Submit(2, 4);                   // keeps its place behind
-  EXPECT_THAT(PlansOf(stream), ElementsAre(1, 2));
+  SendHeartbeat(lease, v1::WORKER_STATE_DRAINING);
+  EXPECT_THAT(log_.Take(), ElementsAre("leaving"));  // once
+  Submit(2, 2);
+  Submit(2, 3, /*starts=*/true);  // the engine had not heard of it yet
+  Submit(2, 4);
+  EXPECT_THAT(PlansOf(stream), ElementsAre(1, 2, 3, 4));  // nothing is held back
   Pass(0.5);
-  SendResult(lease, 2, 1, 0, true);
-  SendResult(lease, 2, 2, 0, true);
+  for (const uint64_t plan : {1, 2, 3, 4}) SendResult(lease, 2, plan, 0, true);
   EXPECT_FALSE(stream.messages.back().has_shutdown());
   Pass(0.4);
   const auto is_shutdown = [](const v1::WorkerSessionResponse& m) { return m.has_shutdown(); };
@@ -564,8 +566,53 @@ TEST_F(ClusterTest, LeavingWorkerMayGoAtOnceWhenNothingRuns) {
   StreamLog stream;
   const uint64_t lease = Join(stream);
   SendHeartbeat(lease, v1::WORKER_STATE_DRAINING);
+  SendReady(lease, 2);
+  EXPECT_THAT(log_.Take(), IsEmpty());  // it is never served by
   Pass(0.1);
   EXPECT_TRUE(stream.messages.back().has_shutdown());
+}
+
+TEST_F(ClusterTest, WorkerThatWasToldToGoAndStaysIsEndedInGoodOrder) {
+  StreamLog stream;
+  const uint64_t lease = Serve(stream);
+  SendHeartbeat(lease, v1::WORKER_STATE_DRAINING);
+  Pass(0.5, {lease});
+  EXPECT_EQ(stream.end, nullptr);
+  Pass(5.2, {lease});
+  ASSERT_NE(stream.end, nullptr);
+  EXPECT_EQ(*stream.end, absl::OkStatus());
+  EXPECT_THAT(log_.Take(), ElementsAre("leaving", "kill w 101", "lost"));
+}
+
+TEST_F(ClusterTest, DrainTellsTheDeadlineAndLetsNobodyIn) {
+  options_.world_size = 2;
+  Make();
+  StreamLog stream;
+  const uint64_t lease = Join(stream);
+  cluster_->Drain(2.5);
+  ASSERT_TRUE(stream.messages.back().has_drain());
+  EXPECT_EQ(stream.messages.back().drain().deadline().seconds(), 2);
+  EXPECT_EQ(stream.messages.back().drain().deadline().nanos(), 500'000'000);
+  EXPECT_GT(stream.messages.back().command_id(), 0u);
+  EXPECT_EQ(cluster_->Register(Registration("v", 2)).status().code(),
+            absl::StatusCode::kUnavailable);
+  cluster_->OnSessionClosed(lease, Unavailable("gone"));
+  EXPECT_EQ(state(), v1::WORKER_STATE_DEAD);
+}
+
+TEST_F(ClusterTest, DrainEndsTheSessionOfWhoStays) {
+  StreamLog stream;
+  const uint64_t lease = Serve(stream);
+  Submit(2, 1);
+  cluster_->Drain(2);
+  EXPECT_THAT(log_.Take(), ElementsAre("leaving"));
+  Pass(1.8, {lease});
+  SendResult(lease, 2, 1, 0, false);  // what it has goes on
+  EXPECT_THAT(log_.Take(), ElementsAre("result 1.0"));
+  EXPECT_EQ(stream.end, nullptr);
+  Pass(0.4, {lease});
+  ASSERT_NE(stream.end, nullptr);
+  EXPECT_EQ(*stream.end, absl::OkStatus());
 }
 
 // ---- what a worker may not send -----------------------------------------------------------------

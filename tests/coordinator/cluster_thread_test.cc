@@ -70,6 +70,7 @@ class Events : public WorkerEvents {
     last_plan_ = result.plan();
     changed_.notify_all();
   }
+  void OnLeaving() override {}
   void OnLost(const absl::Status&, bool) override { EXPECT_FALSE(is_detached); }
 
   uint64_t WaitForReady() {
@@ -155,6 +156,7 @@ TEST_F(ClusterThreadTest, WorkerMayComeAfterTheGroupWasLostForGood) {
    public:
     void OnReady(uint64_t) override { ADD_FAILURE(); }
     void OnResult(const v1::StepResult&) override { ADD_FAILURE(); }
+    void OnLeaving() override {}
     void OnLost(const absl::Status& status, bool returns) override {
       EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
       EXPECT_FALSE(returns);

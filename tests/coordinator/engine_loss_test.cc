@@ -94,6 +94,84 @@ TEST(EngineLossTest, StatesFollowTheWorker) {
   EXPECT_THAT(h.worker().violations(), IsEmpty());
 }
 
+class EngineLeavingTest : public ::testing::Test {
+ protected:
+  // One generation runs and is held in its eighth step; the worker has said that it leaves; another
+  // generation waits though a slot is free.
+  EngineLeavingTest() {
+    auto options = Harness::WorkerOptions(2, 64, 4);
+    options.hold_at_step = 8;
+    options.returns_by_itself = false;
+    EngineOptions engine;
+    engine.on_state_change = [this](EngineState state) {
+      std::lock_guard lock(mutex_);
+      state_ = state;
+      changed_.notify_all();
+    };
+    harness_ = std::make_unique<Harness>(options, engine);
+    EXPECT_TRUE(harness_->Start(Harness::Request(running_, 60), 0).ok());
+    harness_->WaitForTokens(0, 4);
+    harness_->worker().Leave();
+    WaitForState(EngineState::kRecovering);
+    EXPECT_TRUE(harness_->Start(Harness::Request(waiting_, 30), 1).ok());
+    EXPECT_EQ(harness_->engine().CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(harness_->engine().stats().num_running, 1);
+    EXPECT_EQ(harness_->engine().stats().num_waiting, 1);
+  }
+  ~EngineLeavingTest() override { harness_.reset(); }
+
+  void WaitForState(EngineState state) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return state_ == state; });
+  }
+
+  const std::vector<int32_t> running_ = Harness::Prompt(100, 1);
+  const std::vector<int32_t> waiting_ = Harness::Prompt(70, 2);
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  EngineState state_ = EngineState::kLoading;
+  std::unique_ptr<Harness> harness_;
+};
+
+TEST_F(EngineLeavingTest, WhatRunsGoesOnAndTheRestWaits) {
+  Harness& h = *harness_;
+  h.worker().Release();
+  const Collected got = h.Wait(0);
+  EXPECT_EQ(got.token_ids, h.Expected(running_, 60));
+  EXPECT_EQ(got.last.num_replays, 0);
+  EXPECT_EQ(h.engine().CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(h.engine().stats().num_waiting, 1);
+  EXPECT_EQ(h.engine().stats().prompt_tokens, 100);
+  h.worker().Lose();
+  h.worker().Return();
+  EXPECT_EQ(h.Wait(1).token_ids, h.Expected(waiting_, 30));
+  EXPECT_EQ(h.Wait(1).last.num_replays, 0);
+  EXPECT_EQ(h.engine().state(), EngineState::kServing);
+  EXPECT_THAT(h.worker().violations(), IsEmpty());
+}
+
+TEST_F(EngineLeavingTest, WhatItDoesNotFinishIsReplayed) {
+  Harness& h = *harness_;
+  h.worker().Lose();  // its patience has ended
+  h.worker().Release();
+  h.worker().Return();
+  EXPECT_EQ(h.Wait(0).token_ids, h.Expected(running_, 60));
+  EXPECT_EQ(h.Wait(0).last.num_replays, 1);
+  EXPECT_EQ(h.Wait(1).token_ids, h.Expected(waiting_, 30));
+  EXPECT_EQ(h.engine().CheckInvariants(), absl::OkStatus());
+  EXPECT_THAT(h.worker().violations(), IsEmpty());
+}
+
+TEST_F(EngineLeavingTest, CancelActsOnBoth) {
+  Harness& h = *harness_;
+  h.engine().Cancel(1);
+  h.engine().Cancel(2);
+  EXPECT_EQ(h.Wait(0).last.reason, FinishReason::kCancelled);
+  EXPECT_EQ(h.Wait(1).last.reason, FinishReason::kCancelled);
+  h.worker().Release();
+  EXPECT_EQ(h.engine().CheckInvariants(), absl::OkStatus());
+}
+
 TEST(EngineLossTest, CancelAndTimeLimitActWhileTheWorkerIsAway) {
   auto options = Harness::WorkerOptions(2, 64, 4);
   options.returns_by_itself = false;

@@ -27,6 +27,7 @@ class EventCounter : public WorkerEvents {
  public:
   void OnReady(uint64_t epoch) override { Add(num_ready_, epoch); }
   void OnResult(const v1::StepResult& result) override { Add(num_results_, result.plan()); }
+  void OnLeaving() override {}
   void OnLost(const absl::Status&, bool) override { Add(num_lost_, 0); }
 
   // The last epoch, once the group was ready `count` times.
@@ -99,6 +100,7 @@ class RawSession {
     }
     return stream_->Finish();
   }
+  void EndInGoodOrder() { EXPECT_TRUE(stream_->WritesDone()); }
   void Cancel() { context_.TryCancel(); }
 
  private:
@@ -125,9 +127,9 @@ ClusterOptions TestOptions(int world_size) {
 
 class WorkerSessionServiceTest : public testing::Test {
  protected:
-  explicit WorkerSessionServiceTest(int world_size = 1)
+  explicit WorkerSessionServiceTest(int world_size = 1, double hello_seconds = 60)
       : cluster_(TestOptions(world_size), [](const std::string&, uint32_t) {}),
-        service_(cluster_),
+        service_(cluster_, hello_seconds),
         worker_(cluster_, WorkerCapacity{}) {
     InitLogging({.threshold = LogLevel::kOff});
     grpc::ServerBuilder builder;
@@ -203,6 +205,35 @@ TEST_F(WorkerSessionServiceTest, SessionWithoutALeaseIsNotFound) {
   RawSession session(*stub_, 77);
   session.SendHeartbeat();
   EXPECT_EQ(session.End().error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+class ShortHelloTest : public WorkerSessionServiceTest {
+ protected:
+  ShortHelloTest() : WorkerSessionServiceTest(/*world_size=*/1, /*hello_seconds=*/0.05) {}
+};
+
+TEST_F(ShortHelloTest, SessionThatNamesNoLeaseIsEnded) {
+  // The other one has said in time who it is, and stays.
+  const auto named = Join();
+  const uint64_t epoch = named->NextCommand().epoch();
+  RawSession silent(*stub_, 77);
+  const grpc::Status status = silent.End();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(), "session has named no lease within 0.05 s");
+  EXPECT_TRUE(named->SendReady(epoch));
+  EXPECT_EQ(events_.WaitForReady(1), epoch);
+}
+
+TEST_F(WorkerSessionServiceTest, DrainEndsSessionsOnceTheWorkerHasGone) {
+  const auto session = Join();
+  const uint64_t epoch = session->NextCommand().epoch();
+  session->SendReady(epoch);
+  events_.WaitForReady(1);
+  cluster_.Post([](Cluster& cluster) { cluster.Drain(60); });
+  EXPECT_EQ(session->NextCommand().drain().deadline().seconds(), 60);
+  session->EndInGoodOrder();
+  events_.WaitForLost(1);
+  EXPECT_FALSE(session->NextCommand().has_step_plan());
 }
 
 TEST_F(WorkerSessionServiceTest, CarriesCommandsAndResults) {

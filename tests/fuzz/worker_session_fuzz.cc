@@ -65,6 +65,7 @@ class FuzzEvents : public ClusterEvents {
     }
     if (result.last_of_plan()) plans.pop_front();
   }
+  void OnLeaving() override {}
   void OnLost(const absl::Status& status, bool) override {
     SWITCHYARD_CHECK(ready_epoch != 0 && !status.ok());
     ready_epoch = 0;

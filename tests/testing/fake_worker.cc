@@ -86,6 +86,19 @@ void FakeWorker::Lose() {
   wake_.notify_one();
 }
 
+void FakeWorker::Leave() {
+  std::lock_guard lock(mutex_);
+  leave_asked_ = true;
+  wake_.notify_one();
+}
+
+void FakeWorker::TellLeaving(std::unique_lock<std::mutex>& lock) {
+  if (!std::exchange(leave_asked_, false)) return;
+  lock.unlock();
+  events_->OnLeaving();
+  lock.lock();
+}
+
 void FakeWorker::Return() {
   std::lock_guard lock(mutex_);
   return_asked_ = true;
@@ -123,9 +136,14 @@ bool FakeWorker::TakePlan(v1::StepPlan& plan) {
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] {
-        return stopping_ || lose_asked_ || (!is_ready_ && return_asked_) || !plans_.empty();
+        return stopping_ || lose_asked_ || leave_asked_ || (!is_ready_ && return_asked_) ||
+               !plans_.empty();
       });
       if (stopping_) return false;
+      if (leave_asked_) {
+        TellLeaving(lock);
+        continue;
+      }
       lose = lose_asked_;
       if (!lose && is_ready_) {
         plan = std::move(plans_.front());
@@ -153,9 +171,13 @@ bool FakeWorker::RunPlan(const v1::StepPlan& plan) {
   for (int step = 0;; ++step) {
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] {
+      const auto may_go_on = [&] {
         return stopping_ || lose_asked_ || is_released_ || num_steps_ != options_.hold_at_step;
-      });
+      };
+      do {
+        wake_.wait(lock, [&] { return leave_asked_ || may_go_on(); });
+        TellLeaving(lock);
+      } while (!may_go_on());
     }
     v1::StepResult result;
     result.set_plan(plan.plan());

@@ -62,6 +62,9 @@ class FakeWorker : public coordinator::WorkerHandle {
   // Loses the state as soon as the running step has ended, or at once when there is none.
   void Lose();
 
+  // Says that it leaves, before its next step or plan; for the rest it goes on.
+  void Leave();
+
   // Makes a worker that is not ready come back, with the next epoch.
   void Return();
 
@@ -90,6 +93,8 @@ class FakeWorker : public coordinator::WorkerHandle {
   // Runs a plan to its end. False: the worker failed for good.
   bool RunPlan(const switchyard::worker::v1::StepPlan& plan);
   void LoseState();
+  // Tells of it if Leave() was called. `lock` is held before and after, not meanwhile.
+  void TellLeaving(std::unique_lock<std::mutex>& lock);
   static void AddCosts(int step, switchyard::worker::v1::StepResult& result);
   void BecomeReady();
   void Apply(const switchyard::worker::v1::StepPlan& plan);
@@ -109,6 +114,7 @@ class FakeWorker : public coordinator::WorkerHandle {
   bool is_released_ = false;
   bool is_ready_ = false;
   bool lose_asked_ = false;
+  bool leave_asked_ = false;
   bool return_asked_ = false;
   uint64_t epoch_ = 0;
   std::vector<std::string> violations_;

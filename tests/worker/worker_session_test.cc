@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <google/protobuf/util/time_util.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -75,6 +76,57 @@ void WriteShutdown(SessionStream& stream) {
   stream.Write(command);
 }
 
+// Has the base fixture loaded with one slot and so many pages of 64 tokens.
+void Load(SessionStream& stream, uint32_t num_pages) {
+  v1::WorkerSessionResponse command;
+  command.set_command_id(1);
+  command.set_epoch(1);
+  v1::Configure& configure = *command.mutable_configure();
+  configure.set_model_path(FixtureModel("base"));
+  configure.set_model_digest(
+      model::ModelDigest(model::GgufFile::Open(FixtureModel("base")).value()).value());
+  configure.set_kv_type("f32");
+  configure.mutable_sizes()->set_num_slots(1);
+  configure.mutable_sizes()->set_num_pages(num_pages);
+  configure.mutable_sizes()->set_max_context(uint64_t{64} * num_pages);
+  configure.mutable_sizes()->set_max_step_rows(4);
+  stream.Write(command);
+  v1::WorkerSessionRequest message;
+  while (ReadNews(stream, message) && !message.has_shard_ready()) {
+  }
+}
+
+// A plan that starts a sequence with one token and goes on for so many steps.
+v1::WorkerSessionResponse PlanCommand(uint64_t number, int32_t token, uint32_t num_steps,
+                                      uint32_t num_pages) {
+  v1::WorkerSessionResponse command;
+  command.set_command_id(1 + number);
+  command.set_epoch(1);
+  v1::StepPlan& plan = *command.mutable_step_plan();
+  plan.set_epoch(1);
+  plan.set_plan(number);
+  plan.set_run_ahead(num_steps);
+  plan.add_starts()->set_incarnation(number);
+  plan.mutable_starts(0)->set_max_new_tokens(num_steps);
+  v1::PageTableUpdate& table = *plan.add_page_tables();
+  for (uint32_t page = 0; page < num_pages; ++page) table.add_pages(page);
+  v1::PrefillChunk& chunk = *plan.add_prefill();
+  chunk.set_incarnation(number);
+  chunk.add_token_ids(static_cast<uint32_t>(token));
+  chunk.set_sample(true);
+  plan.add_decode()->set_incarnation(number);
+  return command;
+}
+
+v1::WorkerSessionResponse DrainCommand(int64_t milliseconds) {
+  v1::WorkerSessionResponse command;
+  command.set_command_id(100);
+  command.set_epoch(1);
+  *command.mutable_drain()->mutable_deadline() =
+      google::protobuf::util::TimeUtil::MillisecondsToDuration(milliseconds);
+  return command;
+}
+
 class WorkerSessionTest : public testing::Test {
  protected:
   WorkerSessionTest() {
@@ -126,39 +178,10 @@ TEST_F(WorkerSessionTest, ResultsComeWhileTheSessionLooksAfterTheWorker) {
   constexpr uint32_t kSteps = 10;
   std::atomic<int> num_results = 0;
   HandCoordinator coordinator([&](SessionStream& stream) {
-    v1::WorkerSessionResponse command;
-    command.set_command_id(1);
-    command.set_epoch(1);
-    v1::Configure& configure = *command.mutable_configure();
-    configure.set_model_path(FixtureModel("base"));
-    configure.set_model_digest(
-        model::ModelDigest(model::GgufFile::Open(FixtureModel("base")).value()).value());
-    configure.set_kv_type("f32");
-    configure.mutable_sizes()->set_num_slots(1);
-    configure.mutable_sizes()->set_num_pages(1);
-    configure.mutable_sizes()->set_max_context(64);
-    configure.mutable_sizes()->set_max_step_rows(4);
-    stream.Write(command);
+    Load(stream, /*num_pages=*/1);
     v1::WorkerSessionRequest message;
-    while (ReadNews(stream, message) && !message.has_shard_ready()) {
-    }
     for (uint64_t number = 1; number <= kPlans; ++number) {
-      command.Clear();
-      command.set_command_id(1 + number);
-      command.set_epoch(1);
-      v1::StepPlan& plan = *command.mutable_step_plan();
-      plan.set_epoch(1);
-      plan.set_plan(number);
-      plan.set_run_ahead(kSteps);
-      plan.add_starts()->set_incarnation(number);
-      plan.mutable_starts(0)->set_max_new_tokens(kSteps);
-      plan.add_page_tables()->add_pages(0);
-      v1::PrefillChunk& chunk = *plan.add_prefill();
-      chunk.set_incarnation(number);
-      chunk.add_token_ids(static_cast<uint32_t>(tokens[number]));
-      chunk.set_sample(true);
-      plan.add_decode()->set_incarnation(number);
-      stream.Write(command);
+      stream.Write(PlanCommand(number, tokens[number], kSteps, /*num_pages=*/1));
       do {
         if (!ReadNews(stream, message) || !message.has_step_result()) {
           return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, message.ShortDebugString());
@@ -175,6 +198,48 @@ TEST_F(WorkerSessionTest, ResultsComeWhileTheSessionLooksAfterTheWorker) {
   options.poll_seconds = 0;
   EXPECT_EQ(WorkerSession(*executor_, options).Run(), absl::OkStatus());
   EXPECT_EQ(num_results, kPlans * static_cast<int>(kSteps));
+}
+
+TEST_F(WorkerSessionTest, DrainedWorkerFinishesItsPlansAndEndsTheSession) {
+  constexpr uint32_t kSteps = 40;
+  std::vector<uint32_t> steps;
+  HandCoordinator coordinator([&](SessionStream& stream) {
+    Load(stream, /*num_pages=*/1);
+    stream.Write(PlanCommand(1, 5, kSteps, /*num_pages=*/1));
+    stream.Write(PlanCommand(2, 7, 1, /*num_pages=*/1));
+    stream.Write(DrainCommand(/*milliseconds=*/600'000));
+    v1::WorkerSessionRequest message;
+    while (ReadNews(stream, message)) {
+      EXPECT_TRUE(message.has_step_result()) << message.ShortDebugString();
+      if (message.step_result().plan() == 2) steps.push_back(message.step_result().step());
+    }
+    return grpc::Status::OK;
+  });
+  WorkerSession session(*executor_, OptionsFor(coordinator));
+  EXPECT_EQ(session.Run(), absl::OkStatus());
+  EXPECT_EQ(steps, std::vector<uint32_t>{0});
+  EXPECT_EQ(session.state(), v1::WORKER_STATE_DRAINING);
+}
+
+TEST_F(WorkerSessionTest, DrainedWorkerGoesAtTheDeadline) {
+  // As many tokens as the model's context has: far more than can be made in that time.
+  constexpr uint32_t kNumPages = 128;
+  int num_results = 0;
+  bool has_ended = false;
+  HandCoordinator coordinator([&](SessionStream& stream) {
+    Load(stream, kNumPages);
+    stream.Write(PlanCommand(1, 5, 64 * kNumPages, kNumPages));
+    v1::WorkerSessionRequest message;
+    while (ReadNews(stream, message)) {
+      if (num_results++ == 0) stream.Write(DrainCommand(/*milliseconds=*/50));
+      has_ended = has_ended || message.step_result().last_of_plan();
+    }
+    return grpc::Status::OK;
+  });
+  WorkerSession session(*executor_, OptionsFor(coordinator));
+  EXPECT_EQ(session.Run(), absl::OkStatus());
+  EXPECT_GT(num_results, 0);
+  EXPECT_FALSE(has_ended);
 }
 
 TEST_F(WorkerSessionTest, EndInGoodOrderEndsTheWorker) {
