@@ -24,10 +24,10 @@ StepLimits Limits(const LayerSizes& sizes) { return sizes.limits(600, 4, 1024); 
 std::vector<FloatRows> RunAttention(Backend& backend, const LayerSizes& sizes, KvType type,
                                     const AttentionTensors& tensors,
                                     const std::vector<FloatRows>& inputs,
-                                    const std::vector<Plan>& plans) {
+                                    const std::vector<Plan>& plans, int num_pages = 40) {
   const auto layer = fixtures::Load(backend, sizes, tensors);
   const AttentionShape shape = sizes.attention_shape();
-  KvPages pages(sizes, type, 40);
+  KvPages pages(sizes, type, num_pages);
   std::vector<AttentionState> states;
   for (const FloatRows& input : inputs) {
     states.emplace_back(sizes, pages, input.rows() + kMaxProvisionalRows);
@@ -170,6 +170,49 @@ TEST_P(CpuAttentionTest, RejectedRowsLeaveNoTrace) {
   const std::vector<Plan> plans = {fixtures::RandomWindows(random_, num_rows)};
   const auto result = RunAttention(*cpu, sizes_, GetParam(), tensors_, inputs, plans);
   EXPECT_EQ(result[0].values, expected[0].values);
+}
+
+// The last rows of a context, in one tile of rows or alone with their keys divided over threads.
+struct LongContext {
+  int64_t num_rows;
+  int ratio;
+  int budget;
+};
+
+void ExpectSameBitsHoweverKeysAreDivided(const LongContext& context, KvType type,
+                                         const std::vector<Machine>& machines) {
+  LayerSizes sizes;
+  sizes.qsa_ratio = context.ratio;
+  sizes.qsa_budget = context.budget;
+  sizes.num_heads = 14;
+  Random random(13);
+  const AttentionTensors tensors = RandomAttention(random, sizes);
+  const StepLimits limits = sizes.limits(600, 1, context.num_rows + 100);
+  const std::vector<FloatRows> inputs = {RandomRows(random, context.num_rows, sizes.hidden_size)};
+  std::vector<float> expected;
+  for (const Machine machine : machines) {
+    Plan plan = Chunks(context.num_rows - 6, 512);
+    if (expected.empty()) {
+      plan.push_back({6, 6, 0});
+    } else {
+      plan.insert(plan.end(), {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}, {3, 3, 0}});
+    }
+    auto cpu = MakeCpuBackend(limits, machine.num_threads, machine.level);
+    const auto result = RunAttention(*cpu, sizes, type, tensors, inputs, {plan}, 80);
+    if (expected.empty()) expected = result[0].values;
+    EXPECT_EQ(result[0].values, expected) << machine.num_threads << " threads";
+  }
+}
+
+TEST_P(CpuAttentionTest, SameBitsHoweverKeysAreDivided) {
+  ExpectSameBitsHoweverKeysAreDivided({257, 0, 0}, GetParam(), AllMachines());
+  ExpectSameBitsHoweverKeysAreDivided({700, 4, 400}, GetParam(), AllMachines());
+}
+
+// Above 16 chunks of 256 keys several chunks make a part.
+TEST(CpuLongAttentionTest, SameBitsHoweverKeysAreDivided) {
+  ExpectSameBitsHoweverKeysAreDivided({4700, 0, 0}, KvType::kF16,
+                                      {{1, DetectCpuLevel()}, {3, DetectCpuLevel()}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CpuAttentionTest,

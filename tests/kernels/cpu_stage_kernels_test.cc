@@ -24,6 +24,7 @@ using Floats = std::vector<float>;
 std::vector<const StageKernels*> AllTables() {
   std::vector<const StageKernels*> tables = {&PortableStageKernels()};
   if (RunsCpuLevel(CpuLevel::kAvx2)) tables.push_back(&Avx2StageKernels());
+  if (RunsCpuLevel(CpuLevel::kAvx512Vnni)) tables.push_back(&Avx512StageKernels());
   return tables;
 }
 
@@ -336,63 +337,135 @@ INSTANTIATE_TEST_SUITE_P(Sizes, StageKernelsDeltaTest,
 
 // ---- attention ------------------------------------------------------------------------------
 
-TEST(StageKernelsTest, AttendsOverRunsAsTheFormula) {
-  for (const int num_heads : {1, 3, 4, 7}) {
-    for (const int dim : {8, 32, 72}) {
-      Random random(5);
-      // Keys of three runs; between them lie rows that must not be read.
-      const std::vector<std::pair<int, int>> runs = {{0, 5}, {9, 8}, {40, 1}};
-      const Floats keys = random.Normals(48 * dim), values = random.Normals(48 * dim);
-      const Floats query = random.Normals(num_heads * dim), gate = random.Normals(num_heads * dim);
-      const Floats out = SameOnAll([&](const StageKernels& k) {
-        std::vector<KeyRun> list;
-        AttendTask task;
-        task.type = KvType::kF32;
-        task.head_dim = dim;
-        task.num_heads = num_heads;
-        task.query = query.data();
-        task.gate = gate.data();
-        for (const auto& [first, count] : runs) {
-          list.push_back({reinterpret_cast<const std::byte*>(keys.data() + first * dim),
-                          reinterpret_cast<const std::byte*>(values.data() + first * dim), count});
-          task.num_keys += count;
-        }
-        task.runs = list.data();
-        task.num_runs = static_cast<int64_t>(list.size());
-        Floats scores(static_cast<size_t>(kAttendHeads * task.num_keys));
-        task.scores = scores.data();
-        Floats result(query.size(), NAN);
-        task.out = result.data();
-        k.attend(task);
-        return result;
-      });
-      for (int head = 0; head < num_heads; ++head) {
-        Doubles weights, sums(static_cast<size_t>(dim), 0.0);
-        double total = 0;
-        for (const auto& [first, count] : runs) {
-          for (int row = first; row < first + count; ++row) {
-            double score = 0;
-            for (int i = 0; i < dim; ++i) {
-              score += static_cast<double>(query[static_cast<size_t>(head * dim + i)]) *
-                       static_cast<double>(keys[static_cast<size_t>(row * dim + i)]);
-            }
-            const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
-            total += weight;
-            for (int i = 0; i < dim; ++i) {
-              sums[static_cast<size_t>(i)] +=
-                  weight * static_cast<double>(values[static_cast<size_t>(row * dim + i)]);
-            }
+// Keys and values of some tokens, and queries and gates of some heads.
+struct AttendInput {
+  int64_t num_heads, dim;
+  DType type;
+  std::vector<std::byte> stored_keys, stored_values;
+  Floats keys, values, query, gate;
+
+  AttendInput(int64_t heads, int64_t head_dim, int64_t tokens, DType dtype)
+      : num_heads(heads), dim(head_dim), type(dtype) {
+    Random random(5);
+    const auto store = [&](std::vector<std::byte>& stored, Floats& values_of) {
+      stored = fixtures::Encode("rows", random.Normals(tokens * dim), 1, tokens, dim, type).bytes;
+      values_of.resize(static_cast<size_t>(tokens * dim));
+      for (int64_t t = 0; t < tokens; ++t) {
+        DequantizeRow(type, stored.data() + t * row_bytes(), dim, values_of.data() + t * dim);
+      }
+    };
+    store(stored_keys, keys);
+    store(stored_values, values);
+    query = random.Normals(num_heads * dim);
+    gate = random.Normals(num_heads * dim);
+  }
+
+  int64_t row_bytes() const { return RowBytes(type, dim); }
+
+  using Runs = std::vector<std::pair<int64_t, int64_t>>;  // first token, count
+
+  // Attends to the keys of each list of runs, and merges them in order.
+  Floats Run(const StageKernels& kernels, const std::vector<Runs>& parts) const {
+    Floats sums(query.size(), NAN), other_sums(query.size(), NAN), out(query.size(), NAN);
+    const auto heads = static_cast<size_t>(num_heads);
+    Floats max(heads), total(heads), other_max(heads), other_total(heads);
+    const Attended result = {sums.data(), max.data(), total.data()};
+    const Attended other = {other_sums.data(), other_max.data(), other_total.data()};
+    Floats scores(heads * kAttendKeys, NAN);
+    for (const Runs& runs : parts) {
+      std::vector<KeyRun> list;
+      AttendTask task;
+      static_cast<Attended&>(task) = &runs == parts.data() ? result : other;
+      task.type = type == DType::kF32   ? KvType::kF32
+                  : type == DType::kF16 ? KvType::kF16
+                                        : KvType::kQ8_0;
+      task.head_dim = dim;
+      task.num_heads = num_heads;
+      task.query = query.data();
+      for (const auto& [first, count] : runs) {
+        list.push_back({stored_keys.data() + first * row_bytes(),
+                        stored_values.data() + first * row_bytes(), count});
+        task.num_keys += count;
+      }
+      task.runs = list.data();
+      task.num_runs = static_cast<int64_t>(list.size());
+      task.scores = scores.data();
+      kernels.attend(task);
+      if (&runs != parts.data()) kernels.merge_attended(other, num_heads, dim, result);
+    }
+    kernels.finish_attended(result, num_heads, dim, gate.data(), out.data());
+    return out;
+  }
+
+  Doubles Expected(int64_t head, const std::vector<Runs>& parts) const {
+    Doubles sums(static_cast<size_t>(dim), 0.0);
+    double total = 0;
+    for (const Runs& runs : parts) {
+      for (const auto& [first, count] : runs) {
+        for (int64_t row = first; row < first + count; ++row) {
+          double score = 0;
+          for (int64_t i = 0; i < dim; ++i) {
+            score += static_cast<double>(query[static_cast<size_t>(head * dim + i)]) *
+                     static_cast<double>(keys[static_cast<size_t>(row * dim + i)]);
           }
-        }
-        for (int i = 0; i < dim; ++i) {
-          const auto at = static_cast<size_t>(head * dim + i);
-          const double expected = sums[static_cast<size_t>(i)] / total *
-                                  fixtures::Sigmoid(static_cast<double>(gate[at]));
-          // Scores of size up to 4 sqrt(dim) / sqrt(dim), sums of `dim`; outputs up to 4.
-          ASSERT_NEAR(out[at], expected, (dim + 32) * 0x1p-24 * 16);
+          const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
+          total += weight;
+          for (int64_t i = 0; i < dim; ++i) {
+            sums[static_cast<size_t>(i)] +=
+                weight * static_cast<double>(values[static_cast<size_t>(row * dim + i)]);
+          }
         }
       }
     }
+    for (int64_t i = 0; i < dim; ++i) {
+      const auto at = static_cast<size_t>(head * dim + i);
+      sums[static_cast<size_t>(i)] *= fixtures::Sigmoid(static_cast<double>(gate[at])) / total;
+    }
+    return sums;
+  }
+
+  void ExpectMatches(const std::vector<Runs>& parts) const {
+    const Floats out = SameOnAll([&](const StageKernels& kernels) { return Run(kernels, parts); });
+    for (int64_t head = 0; head < num_heads; ++head) {
+      const Doubles expected = Expected(head, parts);
+      for (int64_t i = 0; i < dim; ++i) {
+        // Scores of size up to 4 sqrt(dim) / sqrt(dim), sums of `dim` products or up to 300 values;
+        // outputs up to 4.
+        ASSERT_NEAR(out[static_cast<size_t>(head * dim + i)], expected[static_cast<size_t>(i)],
+                    static_cast<double>(dim + 300) * 0x1p-24 * 16);
+      }
+    }
+  }
+};
+
+TEST(StageKernelsTest, AttendsOverRunsAsTheFormula) {
+  // Between the runs lie rows that must not be read.
+  const AttendInput::Runs runs = {{0, 5}, {9, 8}, {40, 1}};
+  for (const DType type : {DType::kF32, DType::kF16, DType::kQ8_0}) {
+    for (const int num_heads : {1, 2, 3, 4, 5, 6, 7, 12}) {
+      for (const int dim : {32, 96, 256})
+        AttendInput(num_heads, dim, 48, type).ExpectMatches({runs});
+    }
+  }
+  for (const int dim : {8, 24, 72}) AttendInput(3, dim, 48, DType::kF16).ExpectMatches({runs});
+}
+
+TEST(StageKernelsTest, AttendsToPartsAsToTheWhole) {
+  const AttendInput in(3, 32, 300, DType::kF16);
+  in.ExpectMatches({{{0, kAttendKeys}}, {{kAttendKeys, 44}}});
+  in.ExpectMatches({{{7, 1}}, {{100, 15}}, {{200, 64}}});
+}
+
+TEST(StageKernelsTest, OneKeyIsItsValue) {
+  const AttendInput in(2, 32, 4, DType::kF32);
+  const Floats out = SameOnAll([&](const StageKernels& kernels) {
+    return in.Run(kernels, {{{2, 1}}});
+  });
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double value = in.values[64 + i % 32];
+    // The sigmoid's relative error is a few roundings.
+    EXPECT_NEAR(out[i], value * fixtures::Sigmoid(static_cast<double>(in.gate[i])),
+                std::fabs(value) * 0x1p-21);
   }
 }
 

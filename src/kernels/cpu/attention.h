@@ -51,7 +51,7 @@ int64_t AttentionQkv(const StageContext& context, RopeCache& rope, const Attenti
                      absl::Span<const AttentionSequence> sequences, MatrixView<const float> u,
                      const AttentionInputs& out);
 
-// As Backend::Attention. One fork-join: a task for each row and some query heads of a kv head.
+// As Backend::Attention. One fork-join; with few rows their keys are divided over the threads.
 void Attention(const StageContext& context, const AttentionShape& shape, const KvLayer& cache,
                absl::Span<const AttentionSequence> sequences, const AttentionInputs& inputs,
                const QsaSelection& selection, MatrixView<float> out);

@@ -31,7 +31,8 @@ namespace switchyard::kernels::cpu {
 namespace {
 
 const StageKernels& KernelsOf(CpuLevel level) {
-  return level == CpuLevel::kScalar ? PortableStageKernels() : Avx2StageKernels();
+  if (level == CpuLevel::kScalar) return PortableStageKernels();
+  return level == CpuLevel::kAvx512Vnni ? Avx512StageKernels() : Avx2StageKernels();
 }
 
 // Adds the time of a stage to its ledger line.

@@ -32,13 +32,21 @@ int64_t NumVisible(const AttentionSequence& sequence, int64_t row) {
   return sequence.first_position + row - sequence.row_begin + 1;
 }
 
-// Scores the blocks [begin, end) of a sequence, page by page.
+// Scores the blocks [begin, end) of a sequence, page by page. Pages lie anywhere, so those that
+// follow are asked for ahead of time.
 void ScoreRange(const StageContext& context, const AttentionShape& shape, const KvLayer& cache,
                 const KvLayout& layout, const AttentionSequence& sequence, const float* query,
                 int64_t begin, int64_t end, float* scores) {
+  constexpr int64_t kPagesAhead = 2, kLineBytes = 64;
   const int64_t per_page = kPageTokens / shape.qsa_ratio;
   while (begin < end) {
     const int64_t count = std::min(end - begin, per_page - begin % per_page);
+    const int64_t later = (begin / per_page + kPagesAhead) * per_page;
+    if (later < end) {
+      const std::byte* keys = cache.block_keys + layout.BlockKey(sequence, later);
+      const int64_t bytes = std::min(per_page, end - later) * layout.block_key_bytes;
+      for (int64_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(keys + i);
+    }
     context.kernels.score_blocks(query, shape.num_index_heads, shape.index_head_dim,
                                  cache.block_keys + layout.BlockKey(sequence, begin),
                                  cache.type == KvType::kF32, count, scores + begin);

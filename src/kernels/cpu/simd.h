@@ -1,4 +1,5 @@
-// Eight floats as one value: AVX2 where this unit is compiled for it, plain C++ elsewhere.
+// Eight floats as one value, and sixteen: AVX-512 or AVX2 where this unit is compiled for them,
+// plain C++ elsewhere.
 //
 // Included only by the units that are built once per instruction set (stage_kernels_*.cc). All
 // code lives in a namespace named after the level, so that the linker never merges two levels, and
@@ -12,11 +13,18 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define SWITCHYARD_SIMD_AVX512 1
+#define SWITCHYARD_SIMD_AVX2 1
+#define SWITCHYARD_SIMD_NAMESPACE simd_avx512
+#include <immintrin.h>
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define SWITCHYARD_SIMD_AVX512 0
 #define SWITCHYARD_SIMD_AVX2 1
 #define SWITCHYARD_SIMD_NAMESPACE simd_avx2
 #include <immintrin.h>
 #else
+#define SWITCHYARD_SIMD_AVX512 0
 #define SWITCHYARD_SIMD_AVX2 0
 #define SWITCHYARD_SIMD_NAMESPACE simd_portable
 #endif
@@ -258,6 +266,139 @@ SWITCHYARD_SIMD_INLINE void Transpose(F8 r[8]) {
 }
 
 #endif
+
+// ---- sixteen floats -------------------------------------------------------------------------
+
+inline constexpr int64_t kWideLanes = 16;
+
+#if SWITCHYARD_SIMD_AVX512
+
+struct Wide {
+  __m512 v;
+};
+
+SWITCHYARD_SIMD_INLINE Wide Join(F8 low, F8 high) {
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(low.v), high.v, 1)};
+}
+SWITCHYARD_SIMD_INLINE F8 Low(Wide x) { return {_mm512_castps512_ps256(x.v)}; }
+SWITCHYARD_SIMD_INLINE F8 High(Wide x) { return {_mm512_extractf32x8_ps(x.v, 1)}; }
+SWITCHYARD_SIMD_INLINE Wide WideSet(float x) { return {_mm512_set1_ps(x)}; }
+SWITCHYARD_SIMD_INLINE Wide WideLoad(const float* p) { return {_mm512_loadu_ps(p)}; }
+SWITCHYARD_SIMD_INLINE void Store(float* p, Wide x) { _mm512_storeu_ps(p, x.v); }
+// Eight floats in both halves.
+SWITCHYARD_SIMD_INLINE Wide LoadTwice(const float* p) {
+  return {_mm512_broadcast_f32x8(_mm256_loadu_ps(p))};
+}
+SWITCHYARD_SIMD_INLINE Wide WideLoadHalf(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+// Eight halves from each of two places.
+SWITCHYARD_SIMD_INLINE Wide JoinHalves(const uint16_t* low, const uint16_t* high) {
+  const __m256i low_bits =
+      _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low)));
+  return {_mm512_cvtph_ps(_mm256_inserti128_si256(
+      low_bits, _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1))};
+}
+SWITCHYARD_SIMD_INLINE Wide operator+(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
+SWITCHYARD_SIMD_INLINE Wide operator-(Wide a, Wide b) { return {_mm512_sub_ps(a.v, b.v)}; }
+SWITCHYARD_SIMD_INLINE Wide operator*(Wide a, Wide b) { return {_mm512_mul_ps(a.v, b.v)}; }
+SWITCHYARD_SIMD_INLINE Wide MulAdd(Wide a, Wide b, Wide c) {
+  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+SWITCHYARD_SIMD_INLINE Wide NegMulAdd(Wide a, Wide b, Wide c) {
+  return {_mm512_fnmadd_ps(a.v, b.v, c.v)};
+}
+SWITCHYARD_SIMD_INLINE Wide Max(Wide a, Wide b) { return {_mm512_max_ps(a.v, b.v)}; }
+SWITCHYARD_SIMD_INLINE Wide Min(Wide a, Wide b) { return {_mm512_min_ps(a.v, b.v)}; }
+SWITCHYARD_SIMD_INLINE Wide Round(Wide x) {
+  return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+SWITCHYARD_SIMD_INLINE Wide PowerOfTwo(Wide n) {
+  const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
+}
+SWITCHYARD_SIMD_INLINE Wide ZeroUnlessGe(Wide a, Wide b, Wide x) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ), x.v)};
+}
+// The sums of the halves of four values, each in the order of Sum().
+SWITCHYARD_SIMD_INLINE void SumHalves4(Wide a, Wide b, Wide c, Wide d, float* low, float* high) {
+  // Quarters: [a low, a high, b low, b high], and the same of c and d.
+  const __m512 ab =
+      _mm512_add_ps(_mm512_shuffle_f32x4(a.v, b.v, 0x88), _mm512_shuffle_f32x4(a.v, b.v, 0xdd));
+  const __m512 cd =
+      _mm512_add_ps(_mm512_shuffle_f32x4(c.v, d.v, 0x88), _mm512_shuffle_f32x4(c.v, d.v, 0xdd));
+  const __m512 pairs = _mm512_add_ps(_mm512_unpacklo_ps(ab, cd), _mm512_unpackhi_ps(ab, cd));
+  float sums[16];  // per quarter: of a and c, or of b and d
+  _mm512_storeu_ps(sums, _mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0x4e)));
+  low[0] = sums[0];
+  low[2] = sums[1];
+  high[0] = sums[4];
+  high[2] = sums[5];
+  low[1] = sums[8];
+  low[3] = sums[9];
+  high[1] = sums[12];
+  high[3] = sums[13];
+}
+
+#else
+
+struct Wide {
+  F8 low, high;
+};
+
+SWITCHYARD_SIMD_INLINE Wide Join(F8 low, F8 high) { return {low, high}; }
+SWITCHYARD_SIMD_INLINE F8 Low(Wide x) { return x.low; }
+SWITCHYARD_SIMD_INLINE F8 High(Wide x) { return x.high; }
+SWITCHYARD_SIMD_INLINE Wide WideSet(float x) { return {Set(x), Set(x)}; }
+SWITCHYARD_SIMD_INLINE Wide WideLoad(const float* p) { return {Load(p), Load(p + kLanes)}; }
+SWITCHYARD_SIMD_INLINE void Store(float* p, Wide x) {
+  Store(p, x.low);
+  Store(p + kLanes, x.high);
+}
+// Eight floats in both halves.
+SWITCHYARD_SIMD_INLINE Wide LoadTwice(const float* p) { return {Load(p), Load(p)}; }
+SWITCHYARD_SIMD_INLINE Wide WideLoadHalf(const uint16_t* p) {
+  return {LoadHalf(p), LoadHalf(p + kLanes)};
+}
+// Eight halves from each of two places.
+SWITCHYARD_SIMD_INLINE Wide JoinHalves(const uint16_t* low, const uint16_t* high) {
+  return {LoadHalf(low), LoadHalf(high)};
+}
+SWITCHYARD_SIMD_INLINE Wide operator+(Wide a, Wide b) { return {a.low + b.low, a.high + b.high}; }
+SWITCHYARD_SIMD_INLINE Wide operator-(Wide a, Wide b) { return {a.low - b.low, a.high - b.high}; }
+SWITCHYARD_SIMD_INLINE Wide operator*(Wide a, Wide b) { return {a.low * b.low, a.high * b.high}; }
+SWITCHYARD_SIMD_INLINE Wide MulAdd(Wide a, Wide b, Wide c) {
+  return {MulAdd(a.low, b.low, c.low), MulAdd(a.high, b.high, c.high)};
+}
+SWITCHYARD_SIMD_INLINE Wide NegMulAdd(Wide a, Wide b, Wide c) {
+  return {NegMulAdd(a.low, b.low, c.low), NegMulAdd(a.high, b.high, c.high)};
+}
+SWITCHYARD_SIMD_INLINE Wide Max(Wide a, Wide b) { return {Max(a.low, b.low), Max(a.high, b.high)}; }
+SWITCHYARD_SIMD_INLINE Wide Min(Wide a, Wide b) { return {Min(a.low, b.low), Min(a.high, b.high)}; }
+SWITCHYARD_SIMD_INLINE Wide Round(Wide x) { return {Round(x.low), Round(x.high)}; }
+SWITCHYARD_SIMD_INLINE Wide PowerOfTwo(Wide n) { return {PowerOfTwo(n.low), PowerOfTwo(n.high)}; }
+SWITCHYARD_SIMD_INLINE Wide ZeroUnlessGe(Wide a, Wide b, Wide x) {
+  return {ZeroUnlessGe(a.low, b.low, x.low), ZeroUnlessGe(a.high, b.high, x.high)};
+}
+// The sums of the halves of four values, each in the order of Sum().
+SWITCHYARD_SIMD_INLINE void SumHalves4(Wide a, Wide b, Wide c, Wide d, float* low, float* high) {
+  Sum4(a.low, b.low, c.low, d.low, low);
+  Sum4(a.high, b.high, c.high, d.high, high);
+}
+
+#endif
+
+// A value in all lanes, of either width.
+template <typename V>
+SWITCHYARD_SIMD_INLINE V Splat(float x);
+template <>
+SWITCHYARD_SIMD_INLINE F8 Splat<F8>(float x) {
+  return Set(x);
+}
+template <>
+SWITCHYARD_SIMD_INLINE Wide Splat<Wide>(float x) {
+  return WideSet(x);
+}
 
 // Calls body(offset, load, store) for each vector of `n` elements; the last one may be partial but
 // runs the same code, so an element's result does not depend on where its row ends.

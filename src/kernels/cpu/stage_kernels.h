@@ -2,7 +2,7 @@
 // per instruction set, chosen once at start.
 //
 // Every function is deterministic per element: the order of its sums depends on the inner length
-// only, never on how many rows, heads or keys share a call. Both tables give the same bits.
+// only, never on how many rows, heads or keys share a call. All tables give the same bits.
 #pragma once
 
 #include <cstddef>
@@ -20,20 +20,28 @@ struct KeyRun {
   int64_t count = 0;
 };
 
-// Query heads of one row that share a key/value head.
-struct AttendTask {
+// Softmax attention over some keys, not yet divided: sums [num_heads, head_dim] of e^(score - max)
+// values, and the exponentials' total.
+struct Attended {
+  float* sums = nullptr;
+  float* max = nullptr;    // [num_heads]
+  float* total = nullptr;  // [num_heads]
+};
+
+// Keys that one AttendTask may have.
+inline constexpr int64_t kAttendKeys = 256;
+
+// Query heads of one row that share a key/value head, over some of its keys.
+struct AttendTask : Attended {
   KvType type = KvType::kF16;
   int64_t head_dim = 0;
   int64_t num_heads = 0;
   const float* query = nullptr;  // [num_heads, head_dim]
-  const float* gate = nullptr;   // [num_heads, head_dim], or null
-  float* out = nullptr;          // [num_heads, head_dim]
   const KeyRun* runs = nullptr;
   int64_t num_runs = 0;
-  int64_t num_keys = 0;     // sum of the counts, > 0
-  float* scores = nullptr;  // scratch [kAttendHeads, num_keys]
+  int64_t num_keys = 0;     // sum of the counts, in [1, kAttendKeys]
+  float* scores = nullptr;  // scratch [num_heads, kAttendKeys]
 };
-inline constexpr int64_t kAttendHeads = 4;  // heads that share one pass over the keys
 
 // One head and up to kPageTokens rows of the chunked delta rule.
 struct DeltaChunk {
@@ -100,6 +108,12 @@ struct StageKernels {
 
   // ---- attention ----------------------------------------------------------------------------
   void (*attend)(const AttendTask& task);
+  // Adds what was attended to over other keys.
+  void (*merge_attended)(const Attended& from, int64_t num_heads, int64_t head_dim,
+                         const Attended& into);
+  // out = sums / total, times sigmoid(gate) if there is one. gate and out [num_heads, head_dim].
+  void (*finish_attended)(const Attended& attended, int64_t num_heads, int64_t head_dim,
+                          const float* gate, float* out);
   // scores[i] = sum over index heads of relu(query_a . key_i), a ascending.
   // query [num_heads, dim]; keys [count, dim], F16 or (wide) F32.
   void (*score_blocks)(const float* query, int64_t num_heads, int64_t dim, const std::byte* keys,
@@ -109,5 +123,7 @@ struct StageKernels {
 const StageKernels& PortableStageKernels();
 // REQUIRES: the CPU has AVX2, FMA and F16C.
 const StageKernels& Avx2StageKernels();
+// REQUIRES: the CPU has AVX-512 F, BW, DQ and VL.
+const StageKernels& Avx512StageKernels();
 
 }  // namespace switchyard::kernels::cpu

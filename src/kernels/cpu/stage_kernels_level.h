@@ -9,7 +9,9 @@
 namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE {
 
 inline constexpr StageKernels kTable = {
-    .name = SWITCHYARD_SIMD_AVX2 ? "avx2" : "portable",
+    .name = SWITCHYARD_SIMD_AVX512 ? "avx512"
+            : SWITCHYARD_SIMD_AVX2 ? "avx2"
+                                   : "portable",
     .dot = Dot,
     .rms_norm = RmsNorm,
     .silu = SiluDivided,
@@ -28,6 +30,8 @@ inline constexpr StageKernels kTable = {
     .delta_step = DeltaStep,
     .delta_chunk = DeltaChunkHead,
     .attend = Attend,
+    .merge_attended = MergeAttended,
+    .finish_attended = FinishAttended,
     .score_blocks = ScoreBlocks,
 };
 

@@ -1,4 +1,4 @@
-// exp, sigmoid and SiLU on eight floats. Level code: see simd.h.
+// exp on eight or sixteen floats, sigmoid and SiLU on eight. Level code: see simd.h.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -9,22 +9,23 @@ namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE {
 // on.
 // Relative error below 2^-22: after x = n ln 2 + r with |r| <= ln 2 / 2 and ln 2 in two parts, the
 // Taylor polynomial of degree 7 is off by at most r^8 / 8! = 5e-9, the rest is rounding.
-SWITCHYARD_SIMD_INLINE F8 Exp(F8 x) {
-  const F8 low = Set(-87.3f);
-  const F8 clamped = Min(Max(x, low), Set(88.7f));
-  const F8 n = Round(clamped * Set(1.44269504f));
-  F8 r = NegMulAdd(n, Set(0x1.62e4p-1f), clamped);  // 15 bits: n times it is exact
-  r = NegMulAdd(n, Set(1.42860677e-6f), r);         // ln 2 - 0x1.62e4p-1
-  F8 p = Set(1.0f / 5040);
-  p = MulAdd(p, r, Set(1.0f / 720));
-  p = MulAdd(p, r, Set(1.0f / 120));
-  p = MulAdd(p, r, Set(1.0f / 24));
-  p = MulAdd(p, r, Set(1.0f / 6));
-  p = MulAdd(p, r, Set(0.5f));
-  p = MulAdd(p, r, Set(1.0f));
-  p = MulAdd(p, r, Set(1.0f));
+template <typename V>
+SWITCHYARD_SIMD_INLINE V Exp(V x) {
+  const V low = Splat<V>(-87.3f);
+  const V clamped = Min(Max(x, low), Splat<V>(88.7f));
+  const V n = Round(clamped * Splat<V>(1.44269504f));
+  V r = NegMulAdd(n, Splat<V>(0x1.62e4p-1f), clamped);  // 15 bits: n times it is exact
+  r = NegMulAdd(n, Splat<V>(1.42860677e-6f), r);        // ln 2 - 0x1.62e4p-1
+  V p = Splat<V>(1.0f / 5040);
+  p = MulAdd(p, r, Splat<V>(1.0f / 720));
+  p = MulAdd(p, r, Splat<V>(1.0f / 120));
+  p = MulAdd(p, r, Splat<V>(1.0f / 24));
+  p = MulAdd(p, r, Splat<V>(1.0f / 6));
+  p = MulAdd(p, r, Splat<V>(0.5f));
+  p = MulAdd(p, r, Splat<V>(1.0f));
+  p = MulAdd(p, r, Splat<V>(1.0f));
   // n reaches 128 only with r < 0: halve the exponent so that the power itself stays finite.
-  const F8 half = Round(n * Set(0.5f));
+  const V half = Round(n * Splat<V>(0.5f));
   return ZeroUnlessGe(x, low, (p * PowerOfTwo(half)) * PowerOfTwo(n - half));
 }
 
