@@ -22,6 +22,7 @@ list(APPEND kernels_headers
 list(APPEND kernels_sources
   cpu/activation_rows.cc
   cpu/cpu_features.cc
+  cpu/expanded_dot_avx2.cc
   cpu/float_dot_avx2.cc
   cpu/float_dot_avx512.cc
   cpu/matmul.cc
@@ -36,9 +37,12 @@ list(APPEND kernels_sources
 # Only these files may use more than the baseline instruction set; cpu_features.cc says who may
 # call them.
 set(avx2_flags -mavx2 -mfma -mf16c)
-set_source_files_properties(
-  cpu/float_dot_avx2.cc cpu/panel_dot_avx2.cc cpu/row_dot_avx2.cc PROPERTIES COMPILE_OPTIONS
-  "${avx2_flags}")
+set_source_files_properties(cpu/float_dot_avx2.cc cpu/row_dot_avx2.cc PROPERTIES
+  COMPILE_OPTIONS "${avx2_flags}")
+# Integer sums stay in the order in which they are written: GCC would put them off to the end of a
+# run, with more terms alive than there are registers.
+set_source_files_properties(cpu/expanded_dot_avx2.cc cpu/panel_dot_avx2.cc PROPERTIES
+  COMPILE_OPTIONS "${avx2_flags};-fno-tree-reassoc;-fno-tree-ter")
 set_source_files_properties(cpu/panel_dot_avxvnni.cc PROPERTIES
   COMPILE_OPTIONS "${avx2_flags};-mavxvnni")
 # GCC 12 warns about its own AVX-512 headers (bug 105593).

@@ -53,6 +53,7 @@ std::unique_ptr<T[], AlignedDelete> Aligned(int64_t count) {
 struct PlainWeights {
   int64_t rows, cols, run_length;
   bool has_minimum;
+  int value_bits = 8;  // as in ExpandedPanel
   std::vector<int8_t> values;
   std::vector<float> scales, minima;
 
@@ -105,6 +106,7 @@ struct FormatWeights {
         plain.minima[static_cast<size_t>(row) * runs + run] = minima[half];
       }
     }
+    plain.value_bits = MakePanelFormat(dtype)->value_bits();
     const int64_t panel_bytes = MakePanelFormat(dtype)->panel_bytes(cols);
     packed = Aligned<std::byte>(num_panels * panel_bytes);
     for (int64_t p = 0; p < num_panels; ++p) {
@@ -326,6 +328,7 @@ void ExpectExpandedDots(DotExpandedFunction dot, const PlainWeights& w, const Ac
   const std::vector<OwnedPanel> owned = Expand(w, borders.front(), borders.back());
   std::vector<ExpandedPanel> panels;
   for (const OwnedPanel& panel : owned) panels.push_back(panel.panel);
+  for (ExpandedPanel& panel : panels) panel.value_bits = w.value_bits;
   std::vector<float> out = Results(w.rows, x_rows.count, borders);
   dot(panels.data(), static_cast<int64_t>(panels.size()), x.rows, x_rows, SegmentsOf(borders),
       {out.data(), w.rows, x_rows.count * w.rows});
@@ -379,6 +382,33 @@ TEST_P(ExpandedDotTest, AnyNumberOfRowsAndPanels) {
             if (HasFatalFailure()) return;
           }
         }
+      }
+    }
+  }
+}
+
+// Rows of the lowest, of the highest and of random weights: the first two reach the largest sums.
+TEST_P(ExpandedDotTest, WeightsOfAnyNumberOfBits) {
+  if (!RunsCpuLevel(GetParam().level)) GTEST_SKIP() << "not on this machine";
+  std::mt19937 rng(2);
+  for (const int64_t run_length : {16, 32}) {
+    for (const bool has_minimum : {false, true}) {
+      for (int bits = 4; bits <= (has_minimum ? 6 : 8); ++bits) {
+        PlainWeights w(kPanelRows, 96, run_length, has_minimum);
+        w.value_bits = bits;
+        const int lowest = has_minimum ? 0 : -(1 << (bits - 1));
+        const int highest = lowest + (1 << bits) - 1;
+        std::uniform_int_distribution<int> value(lowest, highest);
+        for (size_t i = 0; i < w.values.size(); ++i) {
+          const size_t row = i / static_cast<size_t>(w.cols);
+          w.values[i] = static_cast<int8_t>(row == 0 ? lowest : row == 1 ? highest : value(rng));
+        }
+        std::uniform_real_distribution<float> factor(-0.1f, 0.1f);
+        for (float& scale : w.scales) scale = factor(rng);
+        for (float& minimum : w.minima) minimum = factor(rng);
+        const Activations x(7, w.cols);
+        ExpectExpandedDots(GetParam().functions->dot_expanded, w, x, {nullptr, 7}, {0, w.cols});
+        if (HasFatalFailure()) return;
       }
     }
   }

@@ -64,6 +64,15 @@ struct PanelFormat {
   float factor;  // of W, a power of two
   std::array<int8_t, 16> table;  // kTable
 
+  // Bits of the integer values: two's complement, or unsigned with a minimum.
+  constexpr int value_bits() const {
+    if (code == PanelCode::kOdd) return 5;
+    if (code == PanelCode::kOffset) return bits;
+    for (const int value : table) {
+      if (value < -64 || value > 63) return 8;
+    }
+    return 7;
+  }
   constexpr int64_t group_quant_bytes() const { return 64 * bits; }
   // Of one group without blocks, or of one block.
   constexpr int64_t factor_bytes() const {

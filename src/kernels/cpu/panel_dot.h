@@ -73,6 +73,10 @@ struct ExpandedPanel {
   uint8_t* values;   // 64-byte aligned, as are the others
   float* scales;
   float* minima;
+  // Weights are in [-2^(value_bits - 1), 2^(value_bits - 1)), or with a minimum in
+  // [0, 2^value_bits). The fewer, the more products a level without VNNI adds in 16 bits; the
+  // results do not depend on it. PanelFormat::value_bits() is that of a format.
+  int value_bits = 8;
 };
 
 // Most activation rows of one call of a DotPanelsFunction.

@@ -1,10 +1,7 @@
-// The AVX2 level: products over row panels.
-//
-// Each 64-byte vector of a panel is two vectors here, for rows 0-7 and 8-15. Products of bytes are
-// pairs summed in 16 bits (vpmaddubsw: unsigned by signed, saturating); as many of them are added
-// there as cannot overflow, then the sums are widened to 32 bits (vpmaddwd).
+// The AVX2 level: products over packed panels, and their expansion.
+#include "kernels/cpu/panel_dot_avx2.h"
+
 #include <cstdint>
-#include <cstring>
 #include <immintrin.h>
 #include <utility>
 
@@ -14,37 +11,9 @@
 namespace switchyard::kernels::cpu {
 namespace {
 
-#define SWITCHYARD_INLINE [[gnu::always_inline]] inline
-#define SWITCHYARD_INLINE_LAMBDA __attribute__((always_inline))
-
-constexpr int kHalves = 2;              // of the rows of a panel
-constexpr int kHalfBytes = 32;          // of a vector of a panel, for a half
-constexpr int kHalfRows = 8;            // lanes of a vector of floats
 constexpr int kQuads = 8;               // of a group: vectors of four columns
 constexpr int kMaxQuant = 127;          // largest magnitude of an activation
 constexpr int kMaxPairSum = INT16_MAX;  // of what is added in 16 bits
-
-SWITCHYARD_INLINE __m256i Load(const void* bytes) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(bytes));
-}
-
-SWITCHYARD_INLINE void Store(__m256i value, void* bytes) {
-  _mm256_storeu_si256(static_cast<__m256i*>(bytes), value);
-}
-
-// Four activations, for all eight rows.
-SWITCHYARD_INLINE __m256i Broadcast4(const int8_t* quants) {
-  int32_t four;
-  std::memcpy(&four, quants, sizeof(four));
-  return _mm256_set1_epi32(four);
-}
-
-// The calls f(integral_constant<int, 0>), ..., f(integral_constant<int, kCount - 1>).
-template <int kCount, typename Function>
-SWITCHYARD_INLINE void Unroll(Function&& f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) { (f(std::integral_constant<int, i>()), ...); }
-  (std::make_integer_sequence<int, kCount>());
-}
 
 // ---- codes and factors ----------------------------------------------------------------------
 
@@ -122,25 +91,43 @@ struct BlockFactors {
   }
 };
 
-// Walks the groups of columns [begin, end) of a panel:
-//   visit(block factors, 8-bit factors of the group, quants of the group, column).
+// How far ahead of the quants to fetch: what a core must have under way to read at full speed, more
+// than 30 GB/s times 200 ns. The hardware by itself reaches half of that speed.
+constexpr int64_t kPrefetchBytes = 8192;
+
+// Fetches a group's share of the bytes ahead, those of the next panel's factors among them.
+template <PanelFormat kFormat>
+SWITCHYARD_INLINE void PrefetchGroup(const uint8_t* quants, int64_t group) {
+  constexpr int64_t kFactorBytes =
+      kFormat.factor_bytes() / (kFormat.has_blocks ? kPanelBlock / kPanelGroup : 1);
+  constexpr int64_t kBytes = kFormat.group_quant_bytes() + kFactorBytes;
+  const uint8_t* ahead = quants + kPrefetchBytes + group * kBytes;
+  for (int64_t i = 0; i < kBytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + i), _MM_HINT_T0);
+  }
+}
+
+// Walks groups [first, last) of a panel's columns:
+//   visit(block factors, 8-bit factors of the group, quants of the group, group).
 template <PanelFormat kFormat, typename Visit>
-SWITCHYARD_INLINE void VisitGroups(const std::byte* panel, int64_t cols, int64_t begin, int64_t end,
-                                   Visit&& visit) {
+SWITCHYARD_INLINE void VisitGroups(const std::byte* panel, int64_t cols, int64_t first,
+                                   int64_t last, Visit&& visit) {
+  constexpr int64_t kGroups = kFormat.has_blocks ? kPanelBlock / kPanelGroup : 1;
+  constexpr int64_t kBlockHalvesBytes = (kFormat.has_minimum ? 2 : 1) * kPanelRows * 2;
   const auto* factors = reinterpret_cast<const uint8_t*>(panel);
   const uint8_t* quants = factors + kFormat.quants_begin(cols);
-  constexpr int64_t kLength = kFormat.has_blocks ? kPanelBlock : kPanelGroup;
-  constexpr int64_t kBlockHalvesBytes = (kFormat.has_minimum ? 2 : 1) * kPanelRows * 2;
-  for (int64_t col = begin; col < end;) {
-    const int64_t block = col / kLength;
-    const int64_t block_end = end < (block + 1) * kLength ? end : (block + 1) * kLength;
+  for (int64_t group = first; group < last;) {
+    const int64_t block = group / kGroups;
+    const int64_t next_block = (block + 1) * kGroups;
+    const int64_t end = last < next_block ? last : next_block;
     const uint8_t* block_factors = factors + block * kFormat.factor_bytes();
+    const uint8_t* group_factors = block_factors + kBlockHalvesBytes +
+                                   (group - block * kGroups) * kFormat.group_factor_bytes();
     BlockFactors<kFormat> halves;
     halves.Read(block_factors);
-    for (; col < block_end; col += kPanelGroup) {
-      const int64_t g = col % kLength / kPanelGroup;
-      visit(halves, block_factors + kBlockHalvesBytes + g * kFormat.group_factor_bytes(),
-            quants + col / kPanelGroup * kFormat.group_quant_bytes(), col);
+    for (; group < end; ++group, group_factors += kFormat.group_factor_bytes()) {
+      PrefetchGroup<kFormat>(quants, group);
+      visit(halves, group_factors, quants + group * kFormat.group_quant_bytes(), group);
     }
   }
 }
@@ -157,10 +144,12 @@ enum class Operands {
 // With one activation row its magnitudes are made once for all rows of the panel; with more, those
 // of the weights once for all activations.
 template <PanelFormat kFormat, int kB>
-constexpr Operands kOperands =
-    kFormat.code != PanelCode::kTable&& kFormat.bits < 8 ? Operands::kCodes
-    : kFormat.code == PanelCode::kTable&& kB == 1        ? Operands::kActivationSign
-                                                         : Operands::kWeightSign;
+constexpr Operands OperandsOf() {
+  if (kFormat.code == PanelCode::kTable) {
+    return kB == 1 ? Operands::kActivationSign : Operands::kWeightSign;
+  }
+  return kFormat.bits == 8 ? Operands::kWeightSign : Operands::kCodes;
+}
 
 // Largest magnitude of the operand that comes from the weights.
 template <PanelFormat kFormat>
@@ -183,25 +172,6 @@ constexpr int NumAdded() {
   return num >= quads ? quads : num >= 4 ? 4 : num >= 2 ? 2 : 1;
 }
 
-// Pointers into the selected activation rows, from column 0 on.
-template <int kB>
-struct RowPointers {
-  const int8_t* quants[kB];
-  const float* scales[kB];
-  const int32_t* half_offsets[kB];
-  const float* group_sums[kB];
-
-  SWITCHYARD_INLINE RowPointers(const QuantizedRows& x, const RowSelection& rows, int64_t first) {
-    for (int b = 0; b < kB; ++b) {
-      const int64_t at = rows[first + b] * x.padded_cols;
-      quants[b] = x.quants + at;
-      scales[b] = x.scales + at / 32;
-      half_offsets[b] = x.half_offsets + at / 16;
-      group_sums[b] = x.group_sums + at / 32;
-    }
-  }
-};
-
 // What the integer sum of a run must have added to be that of the weights, without the factor 2 of
 // kOdd: codes have `offset` too much, which is a power of two.
 template <PanelFormat kFormat>
@@ -212,51 +182,73 @@ SWITCHYARD_INLINE int32_t RunOffset(const int32_t* half_offsets, int run) {
   return (offset >> 7) * kFormat.offset;
 }
 
-// Integer sums of a run, for kH halves of the rows and kB activation rows.
+// Integer sums of a run, for kH halves of the rows and kB activation rows. Where a run needs
+// several sums in 32 bits, each activation row's are added before the next row's, to keep few
+// alive.
 //
 // Shapes: quants as in Codes(), for the first half; x [kB] and x_magnitudes, the activations of the
 //         group.
 template <PanelFormat kFormat, int kH, int kB, int kRun>
 SWITCHYARD_INLINE void RunSums(const uint8_t* quants, const int8_t* const (&x)[kB],
                                const int8_t* x_magnitudes, __m256i (&sums)[kH][kB]) {
-  constexpr Operands kForm = kOperands<kFormat, kB>;
+  constexpr Operands kForm = OperandsOf<kFormat, kB>();
   constexpr int kAdded = NumAdded<kFormat>();
   constexpr int kRunQuads = kFormat.run_length / 4;
   const __m256i widen = _mm256_set1_epi16(kFormat.code == PanelCode::kOdd ? 2 : 1);
-  Unroll<kRunQuads / kAdded>([&](auto chunk) {
-    __m256i pairs[kH][kB];
-    Unroll<kAdded>([&](auto i) {
-      constexpr int t = kRun * kRunQuads + chunk * kAdded + i;
-      __m256i w[kH];
-      for (int h = 0; h < kH; ++h) {
-        w[h] = Codes<kFormat.bits, t>(quants + kHalfBytes * h);
-        if constexpr (kFormat.code == PanelCode::kTable) {
-          w[h] = _mm256_shuffle_epi8(Table<kFormat>(0), w[h]);
-        } else if constexpr (kFormat.bits == 8) {
-          w[h] = _mm256_xor_si256(w[h], _mm256_set1_epi8(-128));
-        }
-      }
-      for (int b = 0; b < kB; ++b) {
-        const __m256i activations = Broadcast4(x[b] + 4 * t);
+  const auto weights = [&]<int t>(std::integral_constant<int, t>, int h) SWITCHYARD_INLINE_LAMBDA {
+    const __m256i w = Codes<kFormat.bits, t>(quants + kHalfBytes * h);
+    if constexpr (kFormat.code == PanelCode::kTable) {
+      return _mm256_shuffle_epi8(Table<kFormat>(0), w);
+    } else if constexpr (kFormat.bits == 8) {
+      return _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+    } else {
+      return w;
+    }
+  };
+  const auto products = [&](__m256i w, int b, int t) SWITCHYARD_INLINE_LAMBDA {
+    const __m256i activations = Broadcast4(x[b] + 4 * t);
+    if constexpr (kForm == Operands::kCodes) {
+      return _mm256_maddubs_epi16(w, activations);
+    } else if constexpr (kForm == Operands::kWeightSign) {
+      return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(activations, w));
+    } else {
+      return _mm256_maddubs_epi16(Broadcast4(x_magnitudes + 4 * t),
+                                  _mm256_sign_epi8(w, activations));
+    }
+  };
+  Unroll<kRunQuads / kAdded>([&](auto chunk) SWITCHYARD_INLINE_LAMBDA {
+    constexpr int kFirst = kRun * kRunQuads + chunk * kAdded;
+    const auto add_wide = [&](__m256i pairs, int h, int b) SWITCHYARD_INLINE_LAMBDA {
+      const __m256i wide = _mm256_madd_epi16(pairs, widen);
+      sums[h][b] = chunk == 0 ? wide : _mm256_add_epi32(sums[h][b], wide);
+    };
+    if constexpr (kB == 1 || kAdded == kRunQuads) {
+      __m256i pairs[kH][kB];
+      Unroll<kAdded>([&](auto i) SWITCHYARD_INLINE_LAMBDA {
         for (int h = 0; h < kH; ++h) {
-          __m256i products;
-          if constexpr (kForm == Operands::kCodes) {
-            products = _mm256_maddubs_epi16(w[h], activations);
-          } else if constexpr (kForm == Operands::kWeightSign) {
-            products =
-                _mm256_maddubs_epi16(_mm256_abs_epi8(w[h]), _mm256_sign_epi8(activations, w[h]));
-          } else {
-            products = _mm256_maddubs_epi16(Broadcast4(x_magnitudes + 4 * t),
-                                            _mm256_sign_epi8(w[h], activations));
+          const __m256i w = weights(std::integral_constant<int, kFirst + i>(), h);
+          for (int b = 0; b < kB; ++b) {
+            const __m256i pair = products(w, b, kFirst + i);
+            pairs[h][b] = i == 0 ? pair : _mm256_add_epi16(pairs[h][b], pair);
           }
-          pairs[h][b] = i == 0 ? products : _mm256_add_epi16(pairs[h][b], products);
         }
+      });
+      for (int h = 0; h < kH; ++h) {
+        for (int b = 0; b < kB; ++b) add_wide(pairs[h][b], h, b);
       }
-    });
-    for (int h = 0; h < kH; ++h) {
-      for (int b = 0; b < kB; ++b) {
-        const __m256i wide = _mm256_madd_epi16(pairs[h][b], widen);
-        sums[h][b] = chunk == 0 ? wide : _mm256_add_epi32(sums[h][b], wide);
+    } else {
+      for (int h = 0; h < kH; ++h) {
+        __m256i w[kAdded];
+        Unroll<kAdded>([&](auto i) SWITCHYARD_INLINE_LAMBDA {
+          w[i] = weights(std::integral_constant<int, kFirst + i>(), h);
+        });
+        for (int b = 0; b < kB; ++b) {
+          __m256i pairs = products(w[0], b, kFirst);
+          for (int i = 1; i < kAdded; ++i) {
+            pairs = _mm256_add_epi16(pairs, products(w[i], b, kFirst + i));
+          }
+          add_wide(pairs, h, b);
+        }
       }
     }
   });
@@ -265,20 +257,20 @@ SWITCHYARD_INLINE void RunSums(const uint8_t* quants, const int8_t* const (&x)[k
 // Adds the runs of a group to the sums of kH halves, from half `first` on.
 template <PanelFormat kFormat, int kH, int kB>
 SWITCHYARD_INLINE void AddGroup(const BlockFactors<kFormat>& block, const uint8_t* factors,
-                                const uint8_t* quants, const RowPointers<kB>& x, int64_t col,
+                                const uint8_t* quants, const RowPointers<kB>& x, int64_t group,
                                 const int8_t* x_magnitudes, int first, __m256 (*acc)[kB]) {
-  constexpr bool kHasOffset = kOperands<kFormat, kB> == Operands::kCodes &&
+  constexpr bool kHasOffset = OperandsOf<kFormat, kB>() == Operands::kCodes &&
                               (kFormat.code == PanelCode::kOdd || kFormat.offset != 0);
   const int8_t* group_x[kB];
-  for (int b = 0; b < kB; ++b) group_x[b] = x.quants[b] + col;
+  for (int b = 0; b < kB; ++b) group_x[b] = x.quants[b] + kPanelGroup * group;
   Unroll<kPanelGroup / kFormat.run_length>([&](auto run) {
     __m256i sums[kH][kB];
     RunSums<kFormat, kH, kB, run>(quants + kHalfBytes * first, group_x, x_magnitudes, sums);
     for (int b = 0; b < kB; ++b) {
-      const __m256 x_scale = _mm256_broadcast_ss(x.scales[b] + col / 32);
+      const __m256 x_scale = _mm256_broadcast_ss(x.scales[b] + group);
       for (int h = 0; h < kH; ++h) {
         if constexpr (kHasOffset) {
-          const int32_t offset = RunOffset<kFormat>(x.half_offsets[b] + col / 16, run);
+          const int32_t offset = RunOffset<kFormat>(x.half_offsets[b] + 2 * group, run);
           sums[h][b] = _mm256_add_epi32(sums[h][b], _mm256_set1_epi32(offset));
         }
         __m256& lanes = acc[first + h][b];
@@ -288,15 +280,21 @@ SWITCHYARD_INLINE void AddGroup(const BlockFactors<kFormat>& block, const uint8_
         if constexpr (kFormat.has_minimum) {
           static_assert(kFormat.run_length == kPanelGroup);
           lanes = _mm256_fmadd_ps(block.Minimum(factors, first + h),
-                                  _mm256_broadcast_ss(x.group_sums[b] + col / 32), lanes);
+                                  _mm256_broadcast_ss(x.group_sums[b] + group), lanes);
         }
       }
     }
   });
 }
 
-// Results of kB activation rows and one panel over one segment. Up to two activation rows fit the
-// registers with both halves of the panel's rows; more take one half of a group after the other.
+// Whether the registers hold the integer sums of kB activation rows and both halves of the panel's
+// rows: for up to two, and where no sum of a run is widened before its last.
+template <PanelFormat kFormat, int kB>
+constexpr bool TakesBothHalves() {
+  return kB <= 2 || NumAdded<kFormat>() == kFormat.run_length / 4;
+}
+
+// Results of kB activation rows and one panel over one segment.
 template <PanelFormat kFormat, int kB>
 SWITCHYARD_INLINE void DotPanel(const std::byte* panel, int64_t cols, const RowPointers<kB>& x,
                                 int64_t begin, int64_t end, float* out, int64_t row_stride) {
@@ -305,19 +303,24 @@ SWITCHYARD_INLINE void DotPanel(const std::byte* panel, int64_t cols, const RowP
     for (__m256& lanes : half) lanes = _mm256_setzero_ps();
   }
   VisitGroups<kFormat>(
-      panel, cols, begin, end,
+      panel, cols, begin / kPanelGroup, end / kPanelGroup,
       [&](const BlockFactors<kFormat>& block, const uint8_t* factors, const uint8_t* quants,
-          int64_t col) SWITCHYARD_INLINE_LAMBDA {
-        if constexpr (kOperands<kFormat, kB> == Operands::kActivationSign) {
+          int64_t group) SWITCHYARD_INLINE_LAMBDA {
+        if constexpr (OperandsOf<kFormat, kB>() == Operands::kActivationSign) {
           alignas(32) int8_t magnitudes[kPanelGroup];
-          Store(_mm256_abs_epi8(Load(x.quants[0] + col)), magnitudes);
-          AddGroup<kFormat, kHalves, kB>(block, factors, quants, x, col, magnitudes, 0, acc);
-        } else if constexpr (kB <= 2) {
-          AddGroup<kFormat, kHalves, kB>(block, factors, quants, x, col, nullptr, 0, acc);
+          Store(_mm256_abs_epi8(Load(x.quants[0] + kPanelGroup * group)), magnitudes);
+          // Unseen by the compiler, which would rather shuffle the vector than load from memory.
+          const int8_t* hidden = magnitudes;
+          asm volatile("" : "+r"(hidden) : : "memory");
+          AddGroup<kFormat, kHalves, kB>(block, factors, quants, x, group, hidden, 0, acc);
+        } else if constexpr (TakesBothHalves<kFormat, kB>()) {
+          AddGroup<kFormat, kHalves, kB>(block, factors, quants, x, group, nullptr, 0, acc);
         } else {
 #pragma GCC unroll 1
           for (int h = 0; h < kHalves; ++h) {
-            AddGroup<kFormat, 1, kB>(block, factors, quants, x, col, nullptr, h, acc);
+            asm volatile(""
+                         : "+r"(group));  // else the first half's activations are kept, in memory
+            AddGroup<kFormat, 1, kB>(block, factors, quants, x, group, nullptr, h, acc);
           }
         }
       });
@@ -370,7 +373,7 @@ void ExpandPanel(const std::byte* panel, int64_t cols, const ExpandedPanel& out)
   float* scales = out.scales;
   float* minima = out.minima;
   VisitGroups<kFormat>(
-      panel, cols, out.begin, out.begin + out.cols,
+      panel, cols, out.begin / kPanelGroup, (out.begin + out.cols) / kPanelGroup,
       [&](const BlockFactors<kFormat>& block, const uint8_t* factors, const uint8_t* quants,
           int64_t) SWITCHYARD_INLINE_LAMBDA {
         for (int h = 0; h < kHalves; ++h) {
@@ -399,111 +402,7 @@ void ExpandPanel(const std::byte* panel, int64_t cols, const ExpandedPanel& out)
       });
 }
 
-// ---- expanded weights, any number of activation rows --------------------------------------------
-
-// One half of an expanded panel's rows by kB activation rows over columns [begin, end). The weights
-// of four columns are made once for all activation rows. With a minimum they are at most 63, so
-// that two pair sums fit 16 bits (2 * 2 * 63 * 127); without, they are any bytes.
-template <bool kHasMinimum, int kRunLength, int kB>
-SWITCHYARD_INLINE void DotHalf(const ExpandedPanel& w, int h, const RowPointers<kB>& x,
-                               const float* const (&x_sums)[kB], int64_t begin, int64_t end,
-                               float* out, int64_t row_stride) {
-  constexpr int kRunQuads = kRunLength / 4;
-  constexpr int kAdded = kHasMinimum ? 2 : 1;
-  const int64_t first_factor = (begin - w.begin) / kRunLength * kPanelRows + kHalfRows * h;
-  const uint8_t* values = w.values + (begin - w.begin) * kPanelRows + kHalfBytes * h;
-  const float* scales = w.scales + first_factor;
-  const float* minima = kHasMinimum ? w.minima + first_factor : nullptr;
-  alignas(32) float acc[kB][kHalfRows] = {};  // the registers are for the integer sums
-  for (int64_t run = begin; run < end; run += kRunLength) {
-    __m256i sums[kB];
-    Unroll<kRunQuads / kAdded>([&](auto chunk) {
-      __m256i pairs[kB];
-      Unroll<kAdded>([&](auto i) {
-        constexpr int t = chunk * kAdded + i;
-        const __m256i weights = _mm256_xor_si256(Load(values + 64 * t), _mm256_set1_epi8(-128));
-        for (int b = 0; b < kB; ++b) {
-          const __m256i activations = Broadcast4(x.quants[b] + run + 4 * t);
-          __m256i products;
-          if constexpr (kHasMinimum) {
-            products = _mm256_maddubs_epi16(weights, activations);
-          } else {
-            products = _mm256_maddubs_epi16(_mm256_abs_epi8(weights),
-                                            _mm256_sign_epi8(activations, weights));
-          }
-          pairs[b] = i == 0 ? products : _mm256_add_epi16(pairs[b], products);
-        }
-      });
-      for (int b = 0; b < kB; ++b) {
-        const __m256i wide = _mm256_madd_epi16(pairs[b], _mm256_set1_epi16(1));
-        sums[b] = chunk == 0 ? wide : _mm256_add_epi32(sums[b], wide);
-      }
-    });
-    const __m256 scale = _mm256_loadu_ps(scales);
-    for (int b = 0; b < kB; ++b) {
-      const __m256 factor = _mm256_mul_ps(scale, _mm256_broadcast_ss(x.scales[b] + run / 32));
-      __m256 lanes = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[b]), factor, _mm256_load_ps(acc[b]));
-      if constexpr (kHasMinimum) {
-        lanes = _mm256_fmadd_ps(_mm256_loadu_ps(minima),
-                                _mm256_broadcast_ss(x_sums[b] + run / kRunLength), lanes);
-      }
-      _mm256_store_ps(acc[b], lanes);
-    }
-    values += kRunLength * kPanelRows;
-    scales += kPanelRows;
-    if constexpr (kHasMinimum) minima += kPanelRows;
-  }
-  for (int b = 0; b < kB; ++b) _mm256_storeu_ps(out + b * row_stride, _mm256_load_ps(acc[b]));
-}
-
-template <bool kHasMinimum, int kRunLength, int kB>
-void DotExpandedRows(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
-                     const RowSelection& x_rows, int64_t first, int64_t begin, int64_t end,
-                     float* out, int64_t row_stride) {
-  const RowPointers<kB> pointers(x, x_rows, first);
-  const float* x_sums[kB];
-  for (int b = 0; b < kB; ++b) {
-    const int64_t at = x_rows[first + b] * x.padded_cols / kRunLength;
-    x_sums[b] = (kRunLength == 16 ? x.half_sums : x.group_sums) + at;
-  }
-  for (int64_t p = 0; p < num_panels; ++p) {
-    for (int h = 0; h < kHalves; ++h) {
-      DotHalf<kHasMinimum, kRunLength, kB>(panels[p], h, pointers, x_sums, begin, end,
-                                           out + kPanelRows * p + kHalfRows * h, row_stride);
-    }
-  }
-}
-
-// Activation rows outside, so that those of a tile stay in the first-level cache while the expanded
-// panels come from the second.
-template <bool kHasMinimum, int kRunLength>
-void DotExpandedAs(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
-                   const RowSelection& x_rows, const Segments& segments, const DotOutput& out) {
-  for (int s = 0; s < segments.num_segments; ++s) {
-    const int64_t begin = segments.border[s];
-    const int64_t end = segments.border[s + 1];
-    const auto rows = [&](auto count, int64_t first) {
-      DotExpandedRows<kHasMinimum, kRunLength, count>(
-          panels, num_panels, x, x_rows, first, begin, end,
-          out.data + s * out.segment_stride + first * out.row_stride, out.row_stride);
-    };
-    int64_t b = 0;
-    for (; b + 8 <= x_rows.count; b += 8) rows(std::integral_constant<int, 8>(), b);
-    for (; b + 4 <= x_rows.count; b += 4) rows(std::integral_constant<int, 4>(), b);
-    for (; b + 2 <= x_rows.count; b += 2) rows(std::integral_constant<int, 2>(), b);
-    if (b < x_rows.count) rows(std::integral_constant<int, 1>(), b);
-  }
-}
-
-void DotExpanded(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
-                 const RowSelection& x_rows, const Segments& segments, const DotOutput& out) {
-  if (num_panels == 0) return;
-  const bool has_minimum = panels[0].has_minimum;
-  const auto dot = panels[0].run_length == 32
-                       ? (has_minimum ? DotExpandedAs<true, 32> : DotExpandedAs<false, 32>)
-                       : (has_minimum ? DotExpandedAs<true, 16> : DotExpandedAs<false, 16>);
-  dot(panels, num_panels, x, x_rows, segments, out);
-}
+// ---- the table ----------------------------------------------------------------------------------
 
 template <DType dtype>
 constexpr FormatFunctions kFunctions = {DotPanels<dtype>, ExpandPanel<dtype>, nullptr};
@@ -547,6 +446,6 @@ FormatFunctions Format(DType dtype) {
 
 }  // namespace
 
-const LevelFunctions kAvx2Panels = {Format, DotExpanded, QuantizeRowAvx2};
+const LevelFunctions kAvx2Panels = {Format, DotExpandedAvx2, QuantizeRowAvx2};
 
 }  // namespace switchyard::kernels::cpu
