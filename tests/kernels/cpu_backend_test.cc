@@ -200,38 +200,114 @@ TEST(CpuBackendTest, CopiesRowsAndBytes) {
   EXPECT_EQ(back, in.values);
 }
 
-// A decode step may fork and join at most five times for each half of a layer.
-TEST(CpuBackendTest, DecodeKeepsToItsBudgetOfBarriers) {
-  LayerSizes sizes;
-  sizes.hidden_size = 256;
-  Random random(5);
-  auto backend = MakeCpuBackend(sizes.limits(8, 1, 64), 2);
-  const auto mixer = fixtures::Load(*backend, sizes, RandomMixer(random, sizes));
-  const auto delta = fixtures::Load(*backend, sizes, RandomDeltaNet(random, sizes));
-  const auto moe_tensors = RandomMoe(random, sizes);
-  const auto moe = fixtures::Load(*backend, sizes, moe_tensors);
-  const auto router = fixtures::Load(*backend, moe_tensors.router, WeightUse::kMatrix);
-  fixtures::DeltaNetState state(sizes);
+// Fork-joins of one decode step: five for each half of a layer, of every kind.
+class CpuBarriersTest : public testing::Test {
+ protected:
+  static constexpr int64_t kHidden = 256;
+
+  static LayerSizes Sizes() {
+    LayerSizes sizes;
+    sizes.hidden_size = kHidden;
+    sizes.num_experts = 64;  // enough for two tasks of the router
+    return sizes;
+  }
+
+  // A mixer, then `body`, then the combination with the residual.
+  template <typename Body>
+  int64_t CountHalf(Body body) {
+    const int64_t before = backend_->num_barriers();
+    backend_->HcMix(ledger_, mixer_.weights, h_.view(), u_.view(), inject_.view());
+    body();
+    backend_->HcCombine(ledger_, inject_.view(), y_.view(), h_.view());
+    return backend_->num_barriers() - before;
+  }
+
+  // Counts a decode step at `position` of a cache in which nothing has to make sense.
+  int64_t CountAttention(LayerSizes sizes, int64_t position) {
+    const auto layer = fixtures::Load(*backend_, sizes, RandomAttention(random_, sizes));
+    const FloatRows output_weights = RandomRows(random_, kHidden, sizes.num_heads * sizes.head_dim);
+    const auto output = fixtures::Load(
+        *backend_,
+        fixtures::Encode("output", output_weights.values, 1, kHidden, output_weights.cols),
+        WeightUse::kMatrix);
+    const AttentionShape shape = sizes.attention_shape();
+    fixtures::KvPages pages(sizes, KvType::kF16, 40);
+    fixtures::AttentionState state(sizes, pages, position + 1);
+    SequenceRows rows;
+    rows.first_position = position;
+    rows.num_rows = rows.num_committed = 1;
+    const AttentionSequence sequence = state.Sequence(rows);
+    const auto sequences = absl::MakeConstSpan(&sequence, 1);
+    FloatRows query(1, output_weights.cols), gate(1, output_weights.cols), out = query;
+    FloatRows index_query(1, int64_t{sizes.num_index_heads} * sizes.index_head_dim);
+    const int64_t budget = sizes.qsa_ratio == 0 ? 0 : sizes.qsa_budget / sizes.qsa_ratio;
+    fixtures::Rows<int32_t> blocks(1, std::max<int64_t>(budget, 1));
+    std::vector<int32_t> counts(1);
+    AttentionInputs inputs = {query.view(), gate.view(), {}};
+    QsaSelection selection;
+    if (sizes.qsa_ratio != 0) {
+      inputs.index_query = index_query.view();
+      selection = {blocks.view(), absl::MakeSpan(counts)};
+    }
+    return CountHalf([&] {
+      backend_->AttentionQkv(ledger_, layer.weights, shape, pages.layer(), sequences, u_.view(),
+                             inputs);
+      if (sizes.qsa_ratio != 0) {
+        backend_->QsaSelect(ledger_, shape, pages.layer(), sequences, index_query.view(),
+                            selection);
+        EXPECT_EQ(counts[0], position >= sizes.qsa_budget + sizes.qsa_ratio ? budget : -1);
+      }
+      backend_->Attention(ledger_, shape, pages.layer(), sequences, inputs, selection, out.view());
+      backend_->MatMulSharded(ledger_, *output, fixtures::Shards(out.cols, 32), out.view(),
+                              y_.view());
+    });
+  }
+
+  LayerSizes sizes_ = Sizes();
+  Random random_{5};
+  std::unique_ptr<Backend> backend_ = MakeCpuBackend(sizes_.limits(8, 1, 2048), 2);
+  fixtures::Loaded<MixerWeights> mixer_ =
+      fixtures::Load(*backend_, sizes_, RandomMixer(random_, sizes_));
+  FloatRows h_ = RandomRows(random_, 1, 4 * kHidden);
+  FloatRows u_{1, kHidden}, y_{1, kHidden}, inject_{1, 4};
+  LedgerSlot ledger_;
+};
+
+TEST_F(CpuBarriersTest, DeltaNetHalfHasFive) {
+  const auto delta = fixtures::Load(*backend_, sizes_, RandomDeltaNet(random_, sizes_));
+  fixtures::DeltaNetState state(sizes_);
   fixtures::SequenceCursor cursor;
-  const FloatRows wide = RandomRows(random, 1, 4 * 256);
-  FloatRows h = wide, u(1, 256), y(1, 256), inject(1, 4), weights(1, sizes.top_k);
-  fixtures::Rows<int32_t> experts(1, sizes.top_k);
-  LedgerSlot ledger;
-
-  int64_t before = backend->num_barriers();
   const DeltaNetSequence sequence = state.Sequence(cursor.Next(0, 1));
-  backend->HcMix(ledger, mixer.weights, h.view(), u.view(), inject.view());
-  backend->GatedDeltaNet(ledger, delta.weights, sizes.delta_shape(),
-                         absl::MakeConstSpan(&sequence, 1), u.view(), y.view());
-  backend->HcCombine(ledger, inject.view(), y.view(), h.view());
-  EXPECT_LE(backend->num_barriers() - before, 5);
+  EXPECT_EQ(CountHalf([&] {
+              backend_->GatedDeltaNet(ledger_, delta.weights, sizes_.delta_shape(),
+                                      absl::MakeConstSpan(&sequence, 1), u_.view(), y_.view());
+            }),
+            5);
+}
 
-  before = backend->num_barriers();
-  backend->HcMix(ledger, mixer.weights, h.view(), u.view(), inject.view());
-  backend->Router(ledger, *router, u.view(), experts.view(), weights.view());
-  backend->Experts(ledger, moe.weights, u.view(), experts.view(), weights.view(), y.view());
-  backend->HcCombine(ledger, inject.view(), y.view(), h.view());
-  EXPECT_LE(backend->num_barriers() - before, 5);
+TEST_F(CpuBarriersTest, AttentionHalfHasFive) {
+  LayerSizes dense = sizes_;
+  dense.qsa_ratio = 0;
+  EXPECT_EQ(CountAttention(dense, 700), 5);
+}
+
+TEST_F(CpuBarriersTest, AttentionHalfHasFiveWithSelectedBlocks) {
+  EXPECT_EQ(CountAttention(sizes_, 10), 5);    // reads all
+  EXPECT_EQ(CountAttention(sizes_, 2000), 5);  // 500 blocks, of which 4 are read
+}
+
+TEST_F(CpuBarriersTest, ExpertsHalfHasFive) {
+  const auto tensors = RandomMoe(random_, sizes_);
+  const auto moe = fixtures::Load(*backend_, sizes_, tensors);
+  const auto router = fixtures::Load(*backend_, tensors.router, WeightUse::kMatrix);
+  fixtures::Rows<int32_t> experts(1, sizes_.top_k);
+  FloatRows weights(1, sizes_.top_k);
+  EXPECT_EQ(CountHalf([&] {
+              backend_->Router(ledger_, *router, u_.view(), experts.view(), weights.view());
+              backend_->Experts(ledger_, moe.weights, u_.view(), experts.view(), weights.view(),
+                                y_.view());
+            }),
+            5);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 
 #include "base/tensor_view.h"
+#include "kernels/cpu/qsa.h"
 #include "kernels/cpu/stage_context.h"
 #include "kernels/stage_types.h"
 
@@ -44,10 +45,11 @@ class RopeCache {
 void MeasureAttentionQkv(Scratch& scratch, int num_threads, const StepLimits& limits);
 void MeasureAttention(Scratch& scratch, int num_threads, const StepLimits& limits);
 
-// As Backend::AttentionQkv. One fork-join for the projections, and with many rows one for norms,
-// rotation and the cache. Returns the bytes of weights read.
-int64_t AttentionQkv(const StageContext& context, RopeCache& rope, const AttentionWeights& w,
-                     const AttentionShape& shape, const KvLayer& cache,
+// As Backend::AttentionQkv. One fork-join for the projections and, with few rows, the scores of
+// blocks; with many rows one more for norms, rotation and the cache. Returns the bytes of weights
+// read.
+int64_t AttentionQkv(const StageContext& context, RopeCache& rope, BlockScores& block_scores,
+                     const AttentionWeights& w, const AttentionShape& shape, const KvLayer& cache,
                      absl::Span<const AttentionSequence> sequences, MatrixView<const float> u,
                      const AttentionInputs& out);
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -49,12 +50,17 @@ class RowTask {
         buffers_(buffers),
         out_(out) {}
 
-  void Run(const AttentionSequence& sequence, int64_t row, int thread) const {
+  void Run(const AttentionSequence& sequence, int64_t row) const {
     const int64_t position = sequence.first_position + row - sequence.row_begin;
     const RopeCache::Angles angles = rope_.RowAngles(row, position);
     StoreQuery(row, angles);
     StoreKeyValue(sequence, position, row, angles);
-    if (shape_.qsa_ratio == 0) return;
+  }
+
+  // The part that selecting blocks needs. REQUIRES: a sparse layer.
+  void RunIndex(const AttentionSequence& sequence, int64_t row, int thread) const {
+    const int64_t position = sequence.first_position + row - sequence.row_begin;
+    const RopeCache::Angles angles = rope_.RowAngles(row, position);
     float* query = out_.index_query.row(row);
     for (int a = 0; a < shape_.num_index_heads; ++a, query += shape_.index_head_dim) {
       Normalize(query, w_.index_query_norm, shape_.index_head_dim, query);
@@ -207,8 +213,8 @@ void MeasureAttentionQkv(Scratch& scratch, int num_threads, const StepLimits& li
              limits.head_dim, limits.hidden_size, true);
 }
 
-int64_t AttentionQkv(const StageContext& context, RopeCache& rope, const AttentionWeights& w,
-                     const AttentionShape& shape, const KvLayer& cache,
+int64_t AttentionQkv(const StageContext& context, RopeCache& rope, BlockScores& block_scores,
+                     const AttentionWeights& w, const AttentionShape& shape, const KvLayer& cache,
                      absl::Span<const AttentionSequence> sequences, MatrixView<const float> u,
                      const AttentionInputs& out) {
   Scratch::Frame frame(context.scratch);
@@ -219,20 +225,38 @@ int64_t AttentionQkv(const StageContext& context, RopeCache& rope, const Attenti
                                         sparse ? w.index_key : nullptr}));
   FillActivations(context, u, buffers.u);
   ProductGroup products(context);
-  products.Add(w.query, shape.output_gate ? buffers.query : out.query);
-  products.Add(w.key, buffers.key);
-  products.Add(w.value, buffers.value);
+  // First, since the scores of blocks wait for them.
+  int64_t num_index_rows = 0;
   if (sparse) {
     products.Add(w.index_query, out.index_query);
     products.Add(w.index_key, buffers.index_key);
+    num_index_rows = w.index_query->rows() + w.index_key->rows();
   }
-  products.Run(buffers.u);
+  products.Add(w.query, shape.output_gate ? buffers.query : out.query);
+  products.Add(w.key, buffers.key);
+  products.Add(w.value, buffers.value);
 
   rope.Bind(shape.num_rotary_dims, shape.rope_base);
   MapRows(sequences, buffers.sequence_of_row);
   const RowTask task(context, rope, w, shape, cache, buffers, out);
+  const auto sequence_of = [&](int64_t row) -> const AttentionSequence& {
+    return sequences[static_cast<size_t>(buffers.sequence_of_row[row])];
+  };
+  const bool scores =
+      sparse && block_scores.Begin(context, shape, cache, sequences, out.index_query);
+  std::atomic<int64_t> num_index_rows_left{num_index_rows};
+  const auto score = [&](int product, int64_t begin, int64_t end, int thread) {
+    if (!scores || product > 1) return;
+    if (num_index_rows_left.fetch_sub(end - begin, std::memory_order_acq_rel) > end - begin) return;
+    for (int64_t row = 0; row < u.rows; ++row) task.RunIndex(sequence_of(row), row, thread);
+    block_scores.Open();
+  };
+  products.Run(buffers.u, score, scores ? context.num_threads() : 0,
+               [&](int) { block_scores.Work(); });
+
   ForEach(context, u.rows, 2 * (w.query->rows() + w.key->rows()), [&](int64_t row, int thread) {
-    task.Run(sequences[static_cast<size_t>(buffers.sequence_of_row[row])], row, thread);
+    task.Run(sequence_of(row), row);
+    if (sparse && !scores) task.RunIndex(sequence_of(row), row, thread);
   });
   if (sparse) {
     for (const AttentionSequence& sequence : sequences) KeepRawKeys(sequence, buffers.index_key);

@@ -152,7 +152,8 @@ class CpuBackend final : public Backend {
                     MatrixView<const float> u, const AttentionInputs& out) override {
     const StageTimer timer(ledger);
     if (u.rows == 0) return;
-    ledger.weight_bytes += cpu::AttentionQkv(Context(), rope_, w, shape, cache, sequences, u, out);
+    ledger.weight_bytes +=
+        cpu::AttentionQkv(Context(), rope_, block_scores_, w, shape, cache, sequences, u, out);
   }
 
   void QsaSelect(LedgerSlot& ledger, const AttentionShape& shape, const KvLayer& cache,
@@ -160,7 +161,7 @@ class CpuBackend final : public Backend {
                  const QsaSelection& selection) override {
     const StageTimer timer(ledger);
     if (index_query.rows == 0) return;
-    cpu::QsaSelect(Context(), shape, cache, sequences, index_query, selection);
+    cpu::QsaSelect(Context(), block_scores_, shape, cache, sequences, index_query, selection);
   }
 
   void Attention(LedgerSlot& ledger, const AttentionShape& shape, const KvLayer& cache,
@@ -216,6 +217,7 @@ class CpuBackend final : public Backend {
   Scratch scratch_;
   std::vector<MatMulScratch> matmul_;  // one a thread
   RopeCache rope_;
+  BlockScores block_scores_;
 };
 
 absl::Status CpuBackend::ReserveWeights(int64_t total_bytes) {
@@ -284,6 +286,9 @@ absl::Status CpuBackend::Prepare(const StepLimits& limits) {
   matmul_.clear();
   for (int thread = 0; thread < num_threads; ++thread) matmul_.emplace_back(max_cols);
   rope_.Prepare(limits.max_rows, limits.head_dim);
+  if (limits.min_qsa_ratio != 0) {
+    block_scores_.Prepare(limits.max_rows, limits.max_context / limits.min_qsa_ratio);
+  }
   return absl::OkStatus();
 }
 

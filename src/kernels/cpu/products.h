@@ -40,12 +40,14 @@ class ProductGroup {
   // Adds a product; a null weight or an empty matrix is left out. Weights must outlive the group.
   void Add(const Weight* weight, MatrixView<float> y);
 
-  // Computes all products. After each task calls epilogue(product, row_begin, row_end, thread) on
-  // the thread that ran it; product counts the products that were added, rows are those of the
-  // weight, kMaxTaskRows at most.
-  template <typename Epilogue>
-  void Run(const ActivationRows& x, Epilogue epilogue) {
-    context_.pool.ParallelFor(num_tasks_, [&](int64_t task, int thread) {
+  // Computes all products, about in the order in which they were added. After each task calls
+  // epilogue(product, row_begin, row_end, thread) on the thread that ran it; product counts the
+  // products that were added, rows are those of the weight, kMaxTaskRows at most. Last, each thread
+  // that finds nothing else to do may call at_end(thread), num_ends times in all.
+  template <typename Epilogue, typename AtEnd>
+  void Run(const ActivationRows& x, Epilogue epilogue, int64_t num_ends, AtEnd at_end) {
+    context_.pool.ParallelFor(num_tasks_ + num_ends, [&](int64_t task, int thread) {
+      if (task >= num_tasks_) return at_end(thread);
       int index = 0;
       while (task >= products_[static_cast<size_t>(index)].task_end) ++index;
       const Product& product = products_[static_cast<size_t>(index)];
@@ -54,6 +56,10 @@ class ProductGroup {
       RunTask(product, begin, end, x, thread);
       epilogue(index, begin, end, thread);
     });
+  }
+  template <typename Epilogue>
+  void Run(const ActivationRows& x, Epilogue epilogue) {
+    Run(x, epilogue, 0, [](int) {});
   }
   void Run(const ActivationRows& x) {
     Run(x, [](int, int64_t, int64_t, int) {});

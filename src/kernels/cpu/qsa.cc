@@ -11,7 +11,7 @@ namespace switchyard::kernels::cpu {
 namespace {
 
 // Blocks that one task scores where a row is divided over threads: whole pages for every ratio.
-constexpr int64_t kScoreBlocks = 1024;
+constexpr int64_t kScoreBlocks = 512;
 
 // A step of fewer rows than this, per thread, divides its rows.
 constexpr int64_t kRowsPerThread = 2;
@@ -54,7 +54,74 @@ void ScoreRange(const StageContext& context, const AttentionShape& shape, const 
   }
 }
 
+// Blocks of the longest row.
+int64_t MaxBlocks(absl::Span<const AttentionSequence> sequences, int64_t ratio) {
+  int64_t max_blocks = 0;
+  for (const AttentionSequence& sequence : sequences) {
+    max_blocks = std::max(max_blocks, (sequence.first_position + sequence.num_rows) / ratio);
+  }
+  return max_blocks;
+}
+
 }  // namespace
+
+void BlockScores::Prepare(int64_t max_rows, int64_t max_blocks) {
+  max_rows_ = std::min(max_rows, kMaxRows);
+  max_blocks_ = max_blocks;
+  scores_.assign(static_cast<size_t>(max_rows_ * max_blocks), 0.0f);
+}
+
+bool BlockScores::Begin(const StageContext& context, const AttentionShape& shape,
+                        const KvLayer& cache, absl::Span<const AttentionSequence> sequences,
+                        MatrixView<const float> index_query) {
+  is_scored_ = false;
+  const int64_t max_blocks = MaxBlocks(sequences, shape.qsa_ratio);
+  if (index_query.rows > max_rows_ || max_blocks <= shape.qsa_budget / shape.qsa_ratio) {
+    return false;
+  }
+  SWITCHYARD_CHECK(max_blocks <= max_blocks_);
+  context_ = &context;
+  shape_ = &shape;
+  cache_ = &cache;
+  sequences_ = sequences;
+  index_query_ = index_query;
+  is_scored_ = true;
+  ranges_per_row_ = (max_blocks + kScoreBlocks - 1) / kScoreBlocks;
+  is_open_.store(false, std::memory_order_relaxed);
+  next_range_.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+void BlockScores::Open() {
+  is_open_.store(true, std::memory_order_release);
+  Work();
+}
+
+void BlockScores::Work() {
+  if (!is_open_.load(std::memory_order_acquire)) return;
+  const KvLayout layout(*shape_, cache_->type);
+  const int64_t num_ranges = index_query_.rows * ranges_per_row_;
+  for (;;) {
+    const int64_t range = next_range_.fetch_add(1, std::memory_order_relaxed);
+    if (range >= num_ranges) return;
+    const int64_t row = range / ranges_per_row_, begin = range % ranges_per_row_ * kScoreBlocks;
+    const AttentionSequence& sequence =
+        *std::find_if(sequences_.begin(), sequences_.end(), [row](const AttentionSequence& s) {
+          return s.row_begin <= row && row < int64_t{s.row_begin} + s.num_rows;
+        });
+    const int64_t end =
+        std::min(begin + kScoreBlocks, NumVisible(sequence, row) / shape_->qsa_ratio);
+    ScoreRange(*context_, *shape_, *cache_, layout, sequence, index_query_.row(row), begin, end,
+               scores_.data() + row * max_blocks_);
+  }
+}
+
+bool BlockScores::Take(MatrixView<const float> index_query) {
+  const bool matches =
+      is_scored_ && index_query.data == index_query_.data && index_query.rows == index_query_.rows;
+  is_scored_ = false;
+  return matches;
+}
 
 // Radix selection on the bits, which for floats >= 0 are ordered as their values: three passes find
 // the k-th largest score, a last one collects what is above it and enough of what equals it.
@@ -94,16 +161,13 @@ void MeasureQsaSelect(Scratch& scratch, int num_threads, const StepLimits& limit
   QsaBuffers(scratch, num_threads, limits.max_rows, limits.max_context / limits.min_qsa_ratio);
 }
 
-void QsaSelect(const StageContext& context, const AttentionShape& shape, const KvLayer& cache,
-               absl::Span<const AttentionSequence> sequences, MatrixView<const float> index_query,
-               const QsaSelection& selection) {
+void QsaSelect(const StageContext& context, BlockScores& block_scores, const AttentionShape& shape,
+               const KvLayer& cache, absl::Span<const AttentionSequence> sequences,
+               MatrixView<const float> index_query, const QsaSelection& selection) {
   const int64_t budget = selection.blocks.cols, rows = index_query.rows;
   std::fill(selection.counts.begin(), selection.counts.end(), -1);
-  int64_t max_blocks = 0;
-  for (const AttentionSequence& sequence : sequences) {
-    max_blocks =
-        std::max(max_blocks, (sequence.first_position + sequence.num_rows) / shape.qsa_ratio);
-  }
+  const bool are_scored = block_scores.Take(index_query);
+  const int64_t max_blocks = MaxBlocks(sequences, shape.qsa_ratio);
   if (max_blocks <= budget) return;
 
   Scratch::Frame frame(context.scratch);
@@ -126,6 +190,12 @@ void QsaSelect(const StageContext& context, const AttentionShape& shape, const K
     selection.counts[static_cast<size_t>(row)] = static_cast<int32_t>(budget);
   };
 
+  if (are_scored) {
+    ForEach(context, rows, max_blocks, [&](int64_t row, int thread) {
+      if (num_blocks(row) > budget) select(row, block_scores.row(row), thread);
+    });
+    return;
+  }
   if (rows > buffers.scores.rows) {
     context.pool.ParallelFor(rows, [&](int64_t row, int thread) {
       if (num_blocks(row) <= budget) return;
