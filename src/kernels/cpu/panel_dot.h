@@ -82,7 +82,8 @@ struct ExpandedPanel {
 // Most activation rows of one call of a DotPanelsFunction.
 inline constexpr int64_t kMaxDirectRows = 8;
 
-// Dot products of packed panels with up to kMaxDirectRows activation rows, decoding in registers.
+// Dot products of packed panels with up to kMaxDirectRows activation rows, decoding in registers;
+// with any number where FormatFunctions::takes_any_rows says so.
 // Writes all kPanelRows results of every panel: r = kPanelRows * panel + row.
 // REQUIRES: borders are multiples of 32.
 using DotPanelsFunction = void (*)(const Panels& w, const QuantizedRows& x,
@@ -125,6 +126,7 @@ struct FormatFunctions {
   DotPanelsFunction dot_panels = nullptr;
   ExpandPanelFunction expand_panel = nullptr;
   DotFloatFunction dot_float = nullptr;
+  bool takes_any_rows = false;  // dot_panels takes any number of activation rows, at full speed
 };
 
 struct LevelFunctions {

@@ -13,6 +13,8 @@ struct Avx512 {
   using Floats = __m512;
   static constexpr int kVectorRows = 16;
   static constexpr int kMaxXRows = 8;
+  // From as many activation rows on, expanding a panel first is faster (Zen 5: even at 12 to 14).
+  static constexpr int64_t kExpandFromRows = 13;
   // 12 integer sums, 12 float sums, the weights of 4 columns and one broadcast: 27 of 32 registers.
   static constexpr int kTileSlices = 2;
   static constexpr int kTileXRows = 6;

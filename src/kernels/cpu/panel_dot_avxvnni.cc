@@ -13,6 +13,8 @@ struct AvxVnni {
   using Floats = __m256;
   static constexpr int kVectorRows = 8;
   static constexpr int kMaxXRows = 4;
+  // From as many activation rows on, expanding a panel first is faster (Zen 5: even at 8 to 9).
+  static constexpr int64_t kExpandFromRows = 9;
   // 6 integer sums, 6 float sums, the weights of 4 columns and one broadcast: 15 of 16 registers.
   static constexpr int kTileSlices = 2;
   static constexpr int kTileXRows = 3;

@@ -136,20 +136,22 @@ struct Weights {
 // Fetches a panel and the one behind it ahead of their use: by themselves, processors follow a
 // stream as dense in work as this one at half of the memory's speed (Zen 5: 19 of 39 GB/s for one
 // row of IQ4_XS, 34 with this distance; 4 and 8 KiB give 30). Quants are fetched kDistance bytes
-// ahead, past the factors of the next panel, and those a whole panel ahead.
+// ahead, past the factors of the next panel, and those a whole panel ahead. The next panel begins
+// `next` bytes behind this one.
 template <PanelFormat kFormat>
 class Prefetcher {
  public:
-  SWITCHYARD_INLINE Prefetcher(const uint8_t* panel, int64_t cols, int64_t block) {
+  SWITCHYARD_INLINE Prefetcher(const uint8_t* panel, int64_t cols, int64_t block, int64_t next) {
     constexpr int64_t kBlockQuants = kGroupsPerBlock * kFormat.group_quant_bytes();
     constexpr int64_t kBlockFactors =
         kFormat.factor_bytes() * (kFormat.has_blocks ? 1 : kGroupsPerBlock);
     const int64_t panel_bytes = kFormat.panel_bytes(cols);
     const int64_t factor_bytes = kFormat.quants_begin(cols);
     const auto begin = reinterpret_cast<uintptr_t>(panel);
-    const int64_t ahead = factor_bytes + block * kBlockQuants + kDistance;
-    quants_ = begin + static_cast<uintptr_t>(ahead + (ahead < panel_bytes ? 0 : factor_bytes));
-    Fetch<kBlockFactors>(begin + static_cast<uintptr_t>(panel_bytes + block * kBlockFactors));
+    int64_t ahead = factor_bytes + block * kBlockQuants + kDistance;
+    if (ahead >= panel_bytes) ahead += next - panel_bytes + factor_bytes;
+    quants_ = begin + static_cast<uintptr_t>(ahead);
+    Fetch<kBlockFactors>(begin + static_cast<uintptr_t>(next + block * kBlockFactors));
   }
 
   // Quants as far ahead of a group as they should be.
@@ -293,7 +295,7 @@ void DotPanelTile(const uint8_t* panel, int64_t cols, const QuantizedRows& x,
     const XColumns block_x(x, block * kPanelBlock);
     const uint8_t* block_quants =
         panel + kFormat.quants_begin(cols) + block * kGroupsPerBlock * kFormat.group_quant_bytes();
-    const Prefetcher<kFormat> prefetcher(panel, cols, block);
+    const Prefetcher<kFormat> prefetcher(panel, cols, block, kFormat.panel_bytes(cols));
     const auto slice_step = [&]<int slice>() __attribute__((always_inline)) {
       const typename W::BlockFactors factors(panel, block, slice);
       const uint8_t* quants = block_quants + 4 * slice * L::kVectorRows;
@@ -318,84 +320,83 @@ void DotPanelTile(const uint8_t* panel, int64_t cols, const QuantizedRows& x,
   }
 }
 
-template <typename L, DType dtype>
-void DotPanels(const Panels& w, const QuantizedRows& x, const RowSelection& x_rows,
-               const Segments& segments, const DotOutput& out) {
-  const auto* panel = reinterpret_cast<const uint8_t*>(w.data);
-  for (int64_t p = 0; p < w.num_panels; ++p, panel += w.panel_bytes) {
-    for (int s = 0; s < segments.num_segments; ++s) {
-      const int64_t begin = segments.border[s];
-      const int64_t end = segments.border[s + 1];
-      float* to = out.data + s * out.segment_stride + p * kPanelRows;
-      int64_t b = 0;
-      const auto rows = [&]<int kXRows>() {
-        for (; b + kXRows <= x_rows.count; b += kXRows) {
-          DotPanelTile<L, dtype, kXRows>(panel, w.cols, x, x_rows, b, begin, end,
-                                         to + b * out.row_stride, out.row_stride);
-        }
-      };
-      if constexpr (L::kMaxXRows >= 8) rows.template operator()<8>();
-      rows.template operator()<4>();
-      rows.template operator()<2>();
-      rows.template operator()<1>();
-    }
-  }
-}
-
 // ---- expansion ------------------------------------------------------------------------------
 
-template <typename L, DType dtype>
-void ExpandPanel(const std::byte* panel_bytes, int64_t cols, const ExpandedPanel& out) {
+// The columns of `out`. The next panel to come begins `next` bytes behind this one.
+template <typename L, DType dtype, bool kFetchQuants>
+void ExpandColumns(const uint8_t* panel, int64_t cols, const ExpandedPanel& out, int64_t next) {
   using W = Weights<L, dtype>;
   constexpr PanelFormat kFormat = W::kFormat;
   static_assert(!kFormat.has_minimum || W::kRuns == 1);
   const W weights;
-  const auto* panel = reinterpret_cast<const uint8_t*>(panel_bytes);
-  const int64_t first = out.begin / kPanelGroup;
-  const uint8_t* quants = panel + kFormat.quants_begin(cols) + first * kFormat.group_quant_bytes();
-  for (int64_t g = 0; g < out.cols / kPanelGroup; ++g, quants += kFormat.group_quant_bytes()) {
-    const int64_t block = (first + g) / kGroupsPerBlock;
-    const int64_t group = (first + g) % kGroupsPerBlock;
-    const Prefetcher<kFormat> prefetcher(panel, cols, block);
-    prefetcher.FetchGroup(group);
-    uint8_t* values = out.values + g * kPanelGroup * kPanelRows;
+  const int64_t end = out.begin + out.cols;
+  int64_t first = out.begin / kPanelGroup % kGroupsPerBlock;  // of the block
+  for (int64_t column = out.begin; column < end;) {
+    const int64_t block = column / kPanelBlock;
+    const int64_t rest = first + (end - column) / kPanelGroup;
+    const int64_t last = rest < kGroupsPerBlock ? rest : kGroupsPerBlock;
+    const int64_t done = block * kGroupsPerBlock - out.begin / kPanelGroup;
+    const uint8_t* block_quants =
+        panel + kFormat.quants_begin(cols) + block * kGroupsPerBlock * kFormat.group_quant_bytes();
+    const Prefetcher<kFormat> prefetcher(panel, cols, block, next);
     for (int slice = 0; slice < kSlices<L>; ++slice) {
-      const int row = slice * L::kVectorRows;
-      const auto expand = [&]<int t>() __attribute__((always_inline)) {
-        typename L::Bytes bytes = weights.template Columns<t>(quants + 4 * row);
-        if constexpr (W::kExcess != 128) {
-          bytes = L::AddBytes(bytes, L::AllBytes(128 - W::kExcess));
-        }
-        L::StoreBytes(values + 64 * t + 4 * row, bytes);
-      };
-      expand.template operator()<0>();
-      expand.template operator()<1>();
-      expand.template operator()<2>();
-      expand.template operator()<3>();
-      expand.template operator()<4>();
-      expand.template operator()<5>();
-      expand.template operator()<6>();
-      expand.template operator()<7>();
       const typename W::BlockFactors block_factors(panel, block, slice);
-      const typename W::Factors factors = block_factors.Of(group);
-      for (int run = 0; run < W::kRuns; ++run) {
-        L::Store(out.scales + (g * W::kRuns + run) * kPanelRows + row, factors.scale[run]);
-      }
-      if constexpr (kFormat.has_minimum) {
-        L::Store(out.minima + g * kPanelRows + row,
-                 W::kNegated ? L::Negate(factors.minimum) : factors.minimum);
+      const int row = slice * L::kVectorRows;
+      for (int64_t group = first; group < last; ++group) {
+        if (kFetchQuants && slice == 0) prefetcher.FetchGroup(group);
+        const uint8_t* quants = block_quants + group * kFormat.group_quant_bytes() + 4 * row;
+        uint8_t* values = out.values + (done + group) * kPanelGroup * kPanelRows + 4 * row;
+        const auto expand = [&]<int t>() __attribute__((always_inline)) {
+          typename L::Bytes bytes = weights.template Columns<t>(quants);
+          if constexpr (W::kExcess != 128) {
+            bytes = L::AddBytes(bytes, L::AllBytes(128 - W::kExcess));
+          }
+          L::StoreBytes(values + 64 * t, bytes);
+        };
+        expand.template operator()<0>();
+        expand.template operator()<1>();
+        expand.template operator()<2>();
+        expand.template operator()<3>();
+        expand.template operator()<4>();
+        expand.template operator()<5>();
+        expand.template operator()<6>();
+        expand.template operator()<7>();
+        const typename W::Factors factors = block_factors.Of(group);
+        for (int run = 0; run < W::kRuns; ++run) {
+          L::Store(out.scales + ((done + group) * W::kRuns + run) * kPanelRows + row,
+                   factors.scale[run]);
+        }
+        if constexpr (kFormat.has_minimum) {
+          L::Store(out.minima + (done + group) * kPanelRows + row,
+                   W::kNegated ? L::Negate(factors.minimum) : factors.minimum);
+        }
       }
     }
+    column += (last - first) * kPanelGroup;
+    first = 0;
   }
 }
 
+template <typename L, DType dtype>
+void ExpandPanel(const std::byte* panel, int64_t cols, const ExpandedPanel& out) {
+  ExpandColumns<L, dtype, true>(reinterpret_cast<const uint8_t*>(panel), cols, out,
+                                kPanelFormat<dtype>.panel_bytes(cols));
+}
+
 // ---- expanded panels, any number of activation rows -----------------------------------------
+
+// What to fetch meanwhile: so many bytes with every run.
+struct Ahead {
+  uintptr_t address;
+  int64_t bytes_per_run;
+};
 
 // Slices by kXRows activation rows over runs [first, last) of the expanded columns. Slice u of the
 // tile is slice u % kSlices of panel u / kSlices. Sums begin with what `out` holds if `resume`.
 template <typename L, bool kHasMinimum, int kRunLength, int kTileSlices, int kXRows>
 void ExpandedTile(const ExpandedPanel* panels, const XColumns& x, const int64_t* units,
-                  int64_t first, int64_t last, bool resume, float* out, int64_t row_stride) {
+                  int64_t first, int64_t last, bool resume, Ahead ahead, float* out,
+                  int64_t row_stride) {
   using Bytes = typename L::Bytes;
   using Floats = typename L::Floats;
   constexpr int kWords = kRunLength / 4;
@@ -415,6 +416,10 @@ void ExpandedTile(const ExpandedPanel* panels, const XColumns& x, const int64_t*
     }
   }
   for (int64_t run = first; run < last; ++run) {
+    for (int64_t i = 0; i < ahead.bytes_per_run; i += 64) {
+      __builtin_prefetch(reinterpret_cast<const void*>(ahead.address + static_cast<uintptr_t>(i)));
+    }
+    ahead.address += static_cast<uintptr_t>(ahead.bytes_per_run);
     Bytes sum[kTileSlices][kXRows];
     for (int b = 0; b < kXRows; ++b) {
       Bytes start = x.template Start<L, 128>(units[b], kHalves * run);
@@ -456,37 +461,47 @@ void ExpandedTile(const ExpandedPanel* panels, const XColumns& x, const int64_t*
   }
 }
 
-// All activation rows with the panels of one tile, over one segment: so many columns at a time that
-// their weights stay in the first-level cache while the activation rows pass by.
+// All activation rows with the panels of one tile, over columns [from, to). The first tiles fetch
+// what is ahead, each for one panel; null for nothing.
 template <typename L, bool kHasMinimum, int kRunLength, int kTileSlices>
-void ExpandedSegment(const ExpandedPanel* panels, const QuantizedRows& x,
-                     const RowSelection& x_rows, int64_t begin, int64_t end, float* out,
-                     int64_t row_stride) {
-  const XColumns columns(x, panels->begin);
+void ExpandedTiles(const ExpandedPanel* panels, const QuantizedRows& x, const RowSelection& x_rows,
+                   int64_t from, int64_t to, bool resume, const Ahead* ahead, float* out,
+                   int64_t row_stride) {
   const int64_t origin = panels->begin;
+  const XColumns columns(x, origin);
+  constexpr int kTilePanels = kTileSlices / kSlices<L>;
+  int64_t b = 0;
+  const auto tile = [&]<int kXRows>() {
+    int64_t units[kXRows];
+    for (int i = 0; i < kXRows; ++i) units[i] = XColumns::Unit(x, x_rows[b + i]);
+    const bool fetches = ahead != nullptr && b < kTilePanels * L::kTileXRows;
+    const Ahead tile_ahead = fetches ? ahead[b / L::kTileXRows] : Ahead{};
+    ExpandedTile<L, kHasMinimum, kRunLength, kTileSlices, kXRows>(
+        panels, columns, units, (from - origin) / kRunLength, (to - origin) / kRunLength, resume,
+        tile_ahead, out + b * row_stride, row_stride);
+    b += kXRows;
+  };
+  while (x_rows.count - b >= L::kTileXRows) tile.template operator()<L::kTileXRows>();
+  const auto rest = [&]<int kXRows>() {
+    if constexpr (kXRows < L::kTileXRows) {
+      if (x_rows.count - b == kXRows) tile.template operator()<kXRows>();
+    }
+  };
+  rest.template operator()<5>();
+  rest.template operator()<4>();
+  rest.template operator()<3>();
+  rest.template operator()<2>();
+  rest.template operator()<1>();
+}
+
+// Calls work(from, to) for the columns of a segment, so many at a time that the weights of a tile
+// stay in the first-level cache while the activation rows pass by; once for an empty segment.
+template <typename L, typename Work>
+SWITCHYARD_INLINE void ForTileColumns(int64_t begin, int64_t end, const Work& work) {
   int64_t from = begin;
   do {
     const int64_t to = end - from > L::kTileColumns ? from + L::kTileColumns : end;
-    int64_t b = 0;
-    const auto tile = [&]<int kXRows>() {
-      int64_t units[kXRows];
-      for (int i = 0; i < kXRows; ++i) units[i] = XColumns::Unit(x, x_rows[b + i]);
-      ExpandedTile<L, kHasMinimum, kRunLength, kTileSlices, kXRows>(
-          panels, columns, units, (from - origin) / kRunLength, (to - origin) / kRunLength,
-          from != begin, out + b * row_stride, row_stride);
-      b += kXRows;
-    };
-    while (x_rows.count - b >= L::kTileXRows) tile.template operator()<L::kTileXRows>();
-    const auto rest = [&]<int kXRows>() {
-      if constexpr (kXRows < L::kTileXRows) {
-        if (x_rows.count - b == kXRows) tile.template operator()<kXRows>();
-      }
-    };
-    rest.template operator()<5>();
-    rest.template operator()<4>();
-    rest.template operator()<3>();
-    rest.template operator()<2>();
-    rest.template operator()<1>();
+    work(from, to);
     from = to;
   } while (from < end);
 }
@@ -500,15 +515,18 @@ void DotExpandedAs(const ExpandedPanel* panels, int64_t num_panels, const Quanti
     const int64_t end = segments.border[s + 1];
     float* to = out.data + s * out.segment_stride;
     int64_t p = 0;
+    const auto segment = [&]<int kTileSlices>() {
+      ForTileColumns<L>(begin, end, [&](int64_t from, int64_t until) {
+        ExpandedTiles<L, kHasMinimum, kRunLength, kTileSlices>(panels + p, x, x_rows, from, until,
+                                                               from != begin, nullptr,
+                                                               to + p * kPanelRows, out.row_stride);
+      });
+    };
     for (; p + kTilePanels <= num_panels; p += kTilePanels) {
-      ExpandedSegment<L, kHasMinimum, kRunLength, L::kTileSlices>(
-          panels + p, x, x_rows, begin, end, to + p * kPanelRows, out.row_stride);
+      segment.template operator()<L::kTileSlices>();
     }
     if constexpr (kTilePanels == 1) continue;
-    for (; p < num_panels; ++p) {
-      ExpandedSegment<L, kHasMinimum, kRunLength, kSlices<L>>(panels + p, x, x_rows, begin, end,
-                                                              to + p * kPanelRows, out.row_stride);
-    }
+    for (; p < num_panels; ++p) segment.template operator()<kSlices<L>>();
   }
 }
 
@@ -527,10 +545,93 @@ void DotExpanded(const ExpandedPanel* panels, int64_t num_panels, const Quantize
   }
 }
 
+// ---- packed panels, any number of activation rows -------------------------------------------
+
+// Expands the columns of a tile into the first-level cache before the activation rows pass by.
+template <typename L, DType dtype, int kTileSlices>
+void DotPanelsExpanding(const uint8_t* panel, const Panels& w, const QuantizedRows& x,
+                        const RowSelection& x_rows, const Segments& segments,
+                        const DotOutput& out) {
+  constexpr PanelFormat kFormat = kPanelFormat<dtype>;
+  constexpr int kTilePanels = kTileSlices / kSlices<L>;
+  constexpr int64_t kFactors = L::kTileColumns / kFormat.run_length * kPanelRows;
+  alignas(64) uint8_t values[kTilePanels][L::kTileColumns * kPanelRows];
+  alignas(64) float scales[kTilePanels][kFactors];
+  alignas(64) float minima[kTilePanels][kFormat.has_minimum ? kFactors : 1];
+  for (int s = 0; s < segments.num_segments; ++s) {
+    const int64_t begin = segments.border[s];
+    float* to = out.data + s * out.segment_stride;
+    ForTileColumns<L>(begin, segments.border[s + 1], [&](int64_t from, int64_t until) {
+      ExpandedPanel panels[kTilePanels];
+      Ahead ahead[kTilePanels];
+      const int64_t next =
+          until < segments.border[segments.num_segments] ? until : segments.border[0];
+      for (int p = 0; p < kTilePanels; ++p) {
+        ahead[p] = {
+            reinterpret_cast<uintptr_t>(panel) +
+                static_cast<uintptr_t>((next == until ? p : kTilePanels + p) * w.panel_bytes +
+                                       kFormat.quants_begin(w.cols) +
+                                       next / kPanelGroup * kFormat.group_quant_bytes()),
+            kFormat.group_quant_bytes() * kFormat.run_length / kPanelGroup};
+        panels[p] = {from,      until - from, kFormat.run_length, kFormat.has_minimum,
+                     values[p], scales[p],    minima[p]};
+        ExpandColumns<L, dtype, false>(panel + p * w.panel_bytes, w.cols, panels[p],
+                                       kTilePanels * w.panel_bytes);
+      }
+      ExpandedTiles<L, kFormat.has_minimum, kFormat.run_length, kTileSlices>(
+          panels, x, x_rows, from, until, from != begin, ahead, to, out.row_stride);
+    });
+  }
+}
+
+// One panel and a few activation rows, decoding in registers.
+template <typename L, DType dtype>
+void DotPanelDirectly(const uint8_t* panel, const Panels& w, const QuantizedRows& x,
+                      const RowSelection& x_rows, const Segments& segments, const DotOutput& out) {
+  for (int s = 0; s < segments.num_segments; ++s) {
+    const int64_t begin = segments.border[s];
+    const int64_t end = segments.border[s + 1];
+    float* to = out.data + s * out.segment_stride;
+    int64_t b = 0;
+    const auto rows = [&]<int kXRows>() {
+      for (; b + kXRows <= x_rows.count; b += kXRows) {
+        DotPanelTile<L, dtype, kXRows>(panel, w.cols, x, x_rows, b, begin, end,
+                                       to + b * out.row_stride, out.row_stride);
+      }
+    };
+    if constexpr (L::kMaxXRows >= 8) rows.template operator()<8>();
+    rows.template operator()<4>();
+    rows.template operator()<2>();
+    rows.template operator()<1>();
+  }
+}
+
+template <typename L, DType dtype>
+void DotPanels(const Panels& w, const QuantizedRows& x, const RowSelection& x_rows,
+               const Segments& segments, const DotOutput& out) {
+  constexpr int kTilePanels = L::kTileSlices / kSlices<L>;
+  const bool directly = x_rows.count < L::kExpandFromRows;
+  for (int64_t p = 0; p < w.num_panels;) {
+    const auto* panel = reinterpret_cast<const uint8_t*>(w.data) + p * w.panel_bytes;
+    const DotOutput to = {out.data + p * kPanelRows, out.row_stride, out.segment_stride};
+    if (directly) {
+      DotPanelDirectly<L, dtype>(panel, w, x, x_rows, segments, to);
+    } else if (p + kTilePanels <= w.num_panels) {
+      DotPanelsExpanding<L, dtype, L::kTileSlices>(panel, w, x, x_rows, segments, to);
+      p += kTilePanels;
+      continue;
+    } else {
+      DotPanelsExpanding<L, dtype, kSlices<L>>(panel, w, x, x_rows, segments, to);
+    }
+    ++p;
+  }
+}
+
 // ---- the table ------------------------------------------------------------------------------
 
 template <typename L, DType dtype>
-constexpr FormatFunctions kBlockFormat = {DotPanels<L, dtype>, ExpandPanel<L, dtype>, nullptr};
+constexpr FormatFunctions kBlockFormat = {DotPanels<L, dtype>, ExpandPanel<L, dtype>, nullptr,
+                                          true};
 
 // Entries of the formats with panels; those of the others are empty.
 template <typename L>
