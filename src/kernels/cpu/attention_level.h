@@ -198,7 +198,7 @@ inline void Exponentials(float* scores, int64_t count, float* max, float* total)
 // chain per element. V: vectors of eight or sixteen columns.
 template <typename Row, typename V, int kHeads, int kVectors>
 SWITCHYARD_SIMD_INLINE void SumValues(const AttendTask& task, int64_t head, int64_t col) {
-  constexpr int64_t kStep = static_cast<int64_t>(sizeof(V) / sizeof(float));
+  constexpr int64_t kStep = kLanesOf<V>;
   const int64_t row_bytes = Row::RowBytes(task.head_dim);
   V sum[kHeads][kVectors];
   for (int h = 0; h < kHeads; ++h) {

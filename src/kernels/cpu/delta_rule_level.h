@@ -89,41 +89,48 @@ struct Product {
   bool accumulate;
 };
 
-template <int kRows, int kVectors>
+template <typename V, int kRows, int kVectors>
 SWITCHYARD_SIMD_INLINE void ProductTile(const Product& p, int64_t row, int64_t col) {
-  F8 sum[kRows][kVectors];
+  V sum[kRows][kVectors];
   float* c = p.c + row * p.ldc + col;
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = p.accumulate ? Load(c + r * p.ldc + v * kLanes) : Zero();
+      sum[r][v] = p.accumulate ? LoadAs<V>(c + r * p.ldc + v * kLanesOf<V>) : Splat<V>(0);
     }
   }
   const float* a = p.a + row * p.a_row;
   const float* b = p.b + col;
   for (int64_t k = 0; k < p.k; ++k, a += p.a_col, b += p.ldb) {
-    F8 bv[kVectors];
-    for (int v = 0; v < kVectors; ++v) bv[v] = Load(b + v * kLanes);
+    V bv[kVectors];
+    for (int v = 0; v < kVectors; ++v) bv[v] = LoadAs<V>(b + v * kLanesOf<V>);
     for (int r = 0; r < kRows; ++r) {
-      const F8 av = Set(a[r * p.a_row]);
+      const V av = Splat<V>(a[r * p.a_row]);
       for (int v = 0; v < kVectors; ++v) sum[r][v] = MulAdd(av, bv[v], sum[r][v]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) Store(c + r * p.ldc + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) Store(c + r * p.ldc + v * kLanesOf<V>, sum[r][v]);
   }
 }
 
-template <int kVectors>
+template <typename V, int kVectors>
 SWITCHYARD_SIMD_INLINE void ProductColumns(const Product& p, int64_t col) {
   int64_t row = 0;
-  for (; row + 4 <= p.m; row += 4) ProductTile<4, kVectors>(p, row, col);
-  for (; row < p.m; ++row) ProductTile<1, kVectors>(p, row, col);
+  // With AVX-512 there are registers for twice the rows.
+  if constexpr (SWITCHYARD_SIMD_AVX512) {
+    for (; row + 8 <= p.m; row += 8) ProductTile<V, 8, kVectors>(p, row, col);
+  }
+  for (; row + 4 <= p.m; row += 4) ProductTile<V, 4, kVectors>(p, row, col);
+  for (; row < p.m; ++row) ProductTile<V, 1, kVectors>(p, row, col);
 }
 
 inline void Multiply(const Product& p) {
   int64_t col = 0;
-  for (; col + 2 * kLanes <= p.n; col += 2 * kLanes) ProductColumns<2>(p, col);
-  for (; col < p.n; col += kLanes) ProductColumns<1>(p, col);
+  if constexpr (SWITCHYARD_SIMD_AVX512) {
+    for (; col + 2 * kWideLanes <= p.n; col += 2 * kWideLanes) ProductColumns<Wide, 2>(p, col);
+  }
+  for (; col + 2 * kLanes <= p.n; col += 2 * kLanes) ProductColumns<F8, 2>(p, col);
+  for (; col < p.n; col += kLanes) ProductColumns<F8, 1>(p, col);
 }
 
 // out[c, r] = in[r, c]; rows and columns that do not fill eight are copied one by one.
@@ -144,26 +151,28 @@ inline void TransposeMatrix(const float* in, int64_t rows, int64_t cols, float* 
 }
 
 // x[t] = start_t + sign * sum over s below t (or t itself, if `inclusive`) of weight[t, s] u[s],
-// s ascending, for the columns [col, col + 8 * kVectors). With x == u and not inclusive this is the
-// forward substitution.
-template <int kVectors, bool kInclusive, bool kSubtract>
+// s ascending, for kVectors vectors of columns from `col` on. With x == u and not inclusive this is
+// the forward substitution.
+template <typename V, int kVectors, bool kInclusive, bool kSubtract>
 SWITCHYARD_SIMD_INLINE void TriangularColumns(const float* weight, const float* u, float* x,
                                               int64_t x_stride, int64_t n, int64_t head_dim,
                                               int64_t col) {
   for (int64_t t = 0; t < n; ++t) {
-    F8 sum[kVectors];
-    for (int v = 0; v < kVectors; ++v) sum[v] = Load(x + t * x_stride + col + v * kLanes);
+    V sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) sum[v] = LoadAs<V>(x + t * x_stride + col + v * kLanesOf<V>);
     const float* w = weight + t * kPageTokens;
     const int64_t end = kInclusive ? t + 1 : t;
     for (int64_t s = 0; s < end; ++s) {
-      const F8 ws = Set(w[s]);
+      const V ws = Splat<V>(w[s]);
       const float* us = u + s * head_dim + col;
       for (int v = 0; v < kVectors; ++v) {
-        sum[v] = kSubtract ? NegMulAdd(ws, Load(us + v * kLanes), sum[v])
-                           : MulAdd(ws, Load(us + v * kLanes), sum[v]);
+        // Not through a variable: then GCC 12 lets the plain level read rows before they are
+        // stored.
+        sum[v] = kSubtract ? NegMulAdd(ws, LoadAs<V>(us + v * kLanesOf<V>), sum[v])
+                           : MulAdd(ws, LoadAs<V>(us + v * kLanesOf<V>), sum[v]);
       }
     }
-    for (int v = 0; v < kVectors; ++v) Store(x + t * x_stride + col + v * kLanes, sum[v]);
+    for (int v = 0; v < kVectors; ++v) Store(x + t * x_stride + col + v * kLanesOf<V>, sum[v]);
   }
 }
 
@@ -171,11 +180,16 @@ template <bool kInclusive, bool kSubtract>
 inline void Triangular(const float* weight, const float* u, float* x, int64_t x_stride, int64_t n,
                        int64_t head_dim) {
   int64_t col = 0;
+  if constexpr (SWITCHYARD_SIMD_AVX512) {
+    for (; col + 8 * kWideLanes <= head_dim; col += 8 * kWideLanes) {
+      TriangularColumns<Wide, 8, kInclusive, kSubtract>(weight, u, x, x_stride, n, head_dim, col);
+    }
+  }
   for (; col + 8 * kLanes <= head_dim; col += 8 * kLanes) {
-    TriangularColumns<8, kInclusive, kSubtract>(weight, u, x, x_stride, n, head_dim, col);
+    TriangularColumns<F8, 8, kInclusive, kSubtract>(weight, u, x, x_stride, n, head_dim, col);
   }
   for (; col < head_dim; col += kLanes) {
-    TriangularColumns<1, kInclusive, kSubtract>(weight, u, x, x_stride, n, head_dim, col);
+    TriangularColumns<F8, 1, kInclusive, kSubtract>(weight, u, x, x_stride, n, head_dim, col);
   }
 }
 
@@ -240,9 +254,9 @@ inline void DeltaChunkHead(const DeltaChunk& c) {
   for (int64_t t = 0; t < n; ++t) {
     const F8 beta = Set(c.beta[t]);
     for (int64_t s = 0; s <= t; ++s) exponent[s] = log_decays.Since(s, t);
-    ForEachVector(t + 1, [&](int64_t s, auto load, auto store) {
-      const F8 weight = Exp(load(exponent + s));
-      store(a + t * page + s, weight * beta * load(a + t * page + s));
+    ForEachVector(t + 1, [&]<typename V>(int64_t s, auto load, auto store) {
+      const V weight = Exp(load(exponent + s));
+      store(a + t * page + s, weight * Splat<V>(c.beta[t]) * load(a + t * page + s));
       store(p + t * page + s, weight * load(p + t * page + s));
     });
     const F8 decay = Exp(Set(log_decays.SinceState(t)));
@@ -257,8 +271,9 @@ inline void DeltaChunkHead(const DeltaChunk& c) {
   Triangular<true, false>(p, u, c.out, c.out_stride, n, dim);
 
   for (int64_t s = 0; s < n; ++s) exponent[s] = log_decays.Since(s, n - 1);
-  ForEachVector(
-      n, [&](int64_t s, auto load, auto store) { store(ratio + s, Exp(load(exponent + s))); });
+  ForEachVector(n, [&]<typename V>(int64_t s, auto load, auto store) {
+    store(ratio + s, Exp(load(exponent + s)));
+  });
   for (int64_t s = 0; s < n; ++s) Scale(ratio[s], u + s * dim, dim, scaled_u + s * dim);
   const F8 decay = Exp(Set(log_decays.SinceState(n - 1)));
   for (int64_t i = 0; i < dim * dim; i += kLanes) Store(c.state + i, decay * Load(c.state + i));

@@ -20,70 +20,71 @@ inline float Dot(const float* a, const float* b, int64_t n) {
     s2 = MulAdd(Load(a + i + 16), Load(b + i + 16), s2);
     s3 = MulAdd(Load(a + i + 24), Load(b + i + 24), s3);
   }
-  ForEachVector(n - i, [&](int64_t j, auto load, auto) {
+  ForEachEight(n - i, [&](int64_t j, auto load, auto) {
     s0 = MulAdd(load(a + i + j), load(b + i + j), s0);
   });
   return Sum((s0 + s1) + (s2 + s3));
 }
 
 inline void RmsNorm(const float* x, const float* weight, int64_t n, float eps, float* out) {
-  const F8 scale = Set(1.0f / sqrtf(Dot(x, x, n) / static_cast<float>(n) + eps));
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
-    store(out + i, load(x + i) * scale * load(weight + i));
+  const float scale = 1.0f / sqrtf(Dot(x, x, n) / static_cast<float>(n) + eps);
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
+    store(out + i, load(x + i) * Splat<V>(scale) * load(weight + i));
   });
 }
 
 inline void SiluDivided(float* x, int64_t n, float divisor) {
-  ForEachVector(
-      n, [&](int64_t i, auto load, auto store) { store(x + i, Silu(load(x + i) / Set(divisor))); });
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
+    store(x + i, Silu(load(x + i) / Splat<V>(divisor)));
+  });
 }
 
 inline void SiluMul(const float* gate, const float* up, int64_t n, float* out) {
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
     store(out + i, Silu(load(gate + i)) * load(up + i));
   });
 }
 
 inline void MulSigmoid(const float* gate, int64_t n, float* x) {
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
     store(x + i, load(x + i) * Sigmoid(load(gate + i)));
   });
 }
 
 inline void MulSilu(const float* gate, int64_t n, float* x) {
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
     store(x + i, load(x + i) * Silu(load(gate + i)));
   });
 }
 
 inline void AddScaled(float a, const float* x, int64_t n, float* y) {
-  const F8 factor = Set(a);
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
-    store(y + i, MulAdd(factor, load(x + i), load(y + i)));
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
+    store(y + i, MulAdd(Splat<V>(a), load(x + i), load(y + i)));
   });
 }
 
 inline void Scale(float a, const float* x, int64_t n, float* out) {
-  const F8 factor = Set(a);
-  ForEachVector(n, [&](int64_t i, auto load, auto store) { store(out + i, factor * load(x + i)); });
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
+    store(out + i, Splat<V>(a) * load(x + i));
+  });
 }
 
 inline void SumFour(const float* a, const float* b, const float* c, const float* d, int64_t n,
                     float* y) {
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
     store(y + i, (load(a + i) + load(b + i)) + (load(c + i) + load(d + i)));
   });
 }
 
 inline void GatedMean(const float* gate, int64_t gate_stride, const float* x, int64_t x_stride,
                       int num_streams, int64_t n, float* u) {
-  const F8 mean = Set(1.0f / static_cast<float>(num_streams));
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
-    F8 sum = Zero();
+  const float mean = 1.0f / static_cast<float>(num_streams);
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
+    V sum = Splat<V>(0);
     for (int s = 0; s < num_streams; ++s) {
       sum = MulAdd(Sigmoid(load(gate + s * gate_stride + i)), load(x + s * x_stride + i), sum);
     }
-    store(u + i, sum * mean);
+    store(u + i, sum * Splat<V>(mean));
   });
 }
 
@@ -107,9 +108,9 @@ inline float SoftmaxExp(float* x, int64_t n) {
 }
 
 inline void Rotate(const float* cosine, const float* sine, int64_t half, float* x) {
-  ForEachVector(half, [&](int64_t i, auto load, auto store) {
-    const F8 a = load(x + i), b = load(x + half + i);
-    const F8 c = load(cosine + i), s = load(sine + i);
+  ForEachVector(half, [&]<typename V>(int64_t i, auto load, auto store) {
+    const V a = load(x + i), b = load(x + half + i);
+    const V c = load(cosine + i), s = load(sine + i);
     store(x + i, NegMulAdd(b, s, a * c));
     store(x + half + i, MulAdd(a, s, b * c));
   });
@@ -117,8 +118,8 @@ inline void Rotate(const float* cosine, const float* sine, int64_t half, float* 
 
 inline void ConvSilu(const float* const* taps, const float* weight, int64_t weight_stride,
                      int num_taps, int64_t n, float* out) {
-  ForEachVector(n, [&](int64_t i, auto load, auto store) {
-    F8 sum = Zero();
+  ForEachVector(n, [&]<typename V>(int64_t i, auto load, auto store) {
+    V sum = Splat<V>(0);
     for (int tap = 0; tap < num_taps; ++tap) {
       sum = MulAdd(load(weight + tap * weight_stride + i), load(taps[tap] + i), sum);
     }

@@ -302,6 +302,7 @@ SWITCHYARD_SIMD_INLINE Wide JoinHalves(const uint16_t* low, const uint16_t* high
 SWITCHYARD_SIMD_INLINE Wide operator+(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
 SWITCHYARD_SIMD_INLINE Wide operator-(Wide a, Wide b) { return {_mm512_sub_ps(a.v, b.v)}; }
 SWITCHYARD_SIMD_INLINE Wide operator*(Wide a, Wide b) { return {_mm512_mul_ps(a.v, b.v)}; }
+SWITCHYARD_SIMD_INLINE Wide operator/(Wide a, Wide b) { return {_mm512_div_ps(a.v, b.v)}; }
 SWITCHYARD_SIMD_INLINE Wide MulAdd(Wide a, Wide b, Wide c) {
   return {_mm512_fmadd_ps(a.v, b.v, c.v)};
 }
@@ -367,6 +368,7 @@ SWITCHYARD_SIMD_INLINE Wide JoinHalves(const uint16_t* low, const uint16_t* high
 SWITCHYARD_SIMD_INLINE Wide operator+(Wide a, Wide b) { return {a.low + b.low, a.high + b.high}; }
 SWITCHYARD_SIMD_INLINE Wide operator-(Wide a, Wide b) { return {a.low - b.low, a.high - b.high}; }
 SWITCHYARD_SIMD_INLINE Wide operator*(Wide a, Wide b) { return {a.low * b.low, a.high * b.high}; }
+SWITCHYARD_SIMD_INLINE Wide operator/(Wide a, Wide b) { return {a.low / b.low, a.high / b.high}; }
 SWITCHYARD_SIMD_INLINE Wide MulAdd(Wide a, Wide b, Wide c) {
   return {MulAdd(a.low, b.low, c.low), MulAdd(a.high, b.high, c.high)};
 }
@@ -388,7 +390,7 @@ SWITCHYARD_SIMD_INLINE void SumHalves4(Wide a, Wide b, Wide c, Wide d, float* lo
 
 #endif
 
-// A value in all lanes, of either width.
+// A value in all lanes, and a load, of either width.
 template <typename V>
 SWITCHYARD_SIMD_INLINE V Splat(float x);
 template <>
@@ -399,11 +401,23 @@ template <>
 SWITCHYARD_SIMD_INLINE Wide Splat<Wide>(float x) {
   return WideSet(x);
 }
+template <typename V>
+SWITCHYARD_SIMD_INLINE V LoadAs(const float* p);
+template <>
+SWITCHYARD_SIMD_INLINE F8 LoadAs<F8>(const float* p) {
+  return Load(p);
+}
+template <>
+SWITCHYARD_SIMD_INLINE Wide LoadAs<Wide>(const float* p) {
+  return WideLoad(p);
+}
+template <typename V>
+inline constexpr int64_t kLanesOf = static_cast<int64_t>(sizeof(V) / sizeof(float));
 
-// Calls body(offset, load, store) for each vector of `n` elements; the last one may be partial but
-// runs the same code, so an element's result does not depend on where its row ends.
+// Calls body(offset, load, store) for each vector of eight of `n` elements; the last one may be
+// partial but runs the same code, so an element's result does not depend on where its row ends.
 template <typename Body>
-SWITCHYARD_SIMD_INLINE void ForEachVector(int64_t n, Body body) {
+SWITCHYARD_SIMD_INLINE void ForEachEight(int64_t n, Body body) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     body(
@@ -416,6 +430,22 @@ SWITCHYARD_SIMD_INLINE void ForEachVector(int64_t n, Body body) {
         i, [count](const float* p) __attribute__((always_inline)) { return LoadPartial(p, count); },
         [count](float* p, F8 x) __attribute__((always_inline)) { StorePartial(p, x, count); });
   }
+}
+
+// The same with vectors V of sixteen first, for work on each element by itself:
+// body.operator()<V>(offset, load, store).
+template <typename Body>
+SWITCHYARD_SIMD_INLINE void ForEachVector(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + kWideLanes <= n; i += kWideLanes) {
+    body.template operator()<Wide>(
+        i, [](const float* p) __attribute__((always_inline)) { return WideLoad(p); },
+        [](float* p, Wide x) __attribute__((always_inline)) { Store(p, x); });
+  }
+  ForEachEight(
+      n - i, [&](int64_t j, auto load, auto store) __attribute__((always_inline)) {
+        body.template operator()<F8>(i + j, load, store);
+      });
 }
 
 }  // namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE

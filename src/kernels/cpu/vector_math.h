@@ -1,4 +1,4 @@
-// exp on eight or sixteen floats, sigmoid and SiLU on eight. Level code: see simd.h.
+// exp, sigmoid and SiLU on eight or sixteen floats. Level code: see simd.h.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -29,8 +29,15 @@ SWITCHYARD_SIMD_INLINE V Exp(V x) {
   return ZeroUnlessGe(x, low, (p * PowerOfTwo(half)) * PowerOfTwo(n - half));
 }
 
-SWITCHYARD_SIMD_INLINE F8 Sigmoid(F8 x) { return Set(1.0f) / (Set(1.0f) + Exp(Zero() - x)); }
+template <typename V>
+SWITCHYARD_SIMD_INLINE V Sigmoid(V x) {
+  const V one = Splat<V>(1.0f);
+  return one / (one + Exp(Splat<V>(0.0f) - x));
+}
 
-SWITCHYARD_SIMD_INLINE F8 Silu(F8 x) { return x * Sigmoid(x); }
+template <typename V>
+SWITCHYARD_SIMD_INLINE V Silu(V x) {
+  return x * Sigmoid(x);
+}
 
 }  // namespace switchyard::kernels::cpu::SWITCHYARD_SIMD_NAMESPACE
