@@ -34,6 +34,13 @@ kernels::KvType KvTypeOf(const std::string& name) {
   return kernels::KvType::kF16;
 }
 
+absl::StatusOr<kernels::cpu::Recode> RecodeOf(const std::string& name) {
+  if (name == "auto") return kernels::cpu::Recode::kAuto;
+  if (name == "never") return kernels::cpu::Recode::kNever;
+  if (name == "always") return kernels::cpu::Recode::kAlways;
+  return InvalidArgument("--recode must be auto, never or always, got: {}", name);
+}
+
 absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeCpuBackend(const ModelOptions& options) {
   const CpuBudget budget = DefaultCpuBudget();
   const int num_threads = options.num_threads > 0 ? options.num_threads : budget.num_threads;
@@ -42,10 +49,11 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeCpuBackend(const ModelOpti
   backend.num_threads = num_threads;
   backend.cores = CoresForThreads(num_threads, budget);
   backend.huge_pages = options.huge_pages;
+  SWITCHYARD_ASSIGN_OR_RETURN(backend.recode, RecodeOf(options.recode));
   backend.level = kernels::cpu::DetectCpuLevel();
   if (!options.cpu_level.empty()) {
     const auto level = kernels::cpu::CpuLevelFromName(options.cpu_level);
-    if (!level || *level > backend.level) {
+    if (!level || !kernels::cpu::RunsCpuLevel(*level)) {
       return WithExitCode(InvalidArgument("this machine cannot run CPU level {}; its best is {}",
                                           options.cpu_level, CpuLevelName(backend.level)),
                           ExitCode::kHardwareUnfit);

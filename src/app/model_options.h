@@ -20,6 +20,7 @@ struct ModelOptions {
   int64_t prefix_cache_bytes = 0;  // 0 = no prefix is kept
   int chunk_tokens = 512;          // rows of a step
   bool huge_pages = true;
+  std::string recode = "auto";
 };
 
 // The cache takes address space for the whole context, so the default is bounded.

@@ -57,6 +57,7 @@ v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
   configure.set_num_threads(static_cast<uint32_t>(options.num_threads));
   configure.set_cpu_level(options.cpu_level);
   configure.set_huge_pages(options.huge_pages);
+  configure.set_recode(options.recode);
   for (const int32_t id : worker.never_sampled) {
     configure.add_never_sampled(static_cast<uint32_t>(id));
   }

@@ -43,8 +43,10 @@ class Backend {
 
   // ---- memory -------------------------------------------------------------------------------
 
-  // Makes room for `total_bytes` of LoadWeight() in file layout. Called once, before loading.
-  virtual absl::Status ReserveWeights(int64_t total_bytes) = 0;
+  // Makes room for the tensors that LoadWeight() will take. Called once, before loading.
+  //
+  // Errors: kResourceExhausted, kFailedPrecondition (a second call).
+  virtual absl::Status ReserveWeights(absl::Span<const WeightRequest> weights) = 0;
 
   // Takes a tensor of the file into the layout that this backend likes best for `use`. The source
   // is read through `read` (row ranges of the flattened [num_slabs * rows] rows, whole rows), so

@@ -30,15 +30,12 @@ list(APPEND kernels_sources
   cpu/panel_dot_avx2.cc
   cpu/panel_dot_avx512.cc
   cpu/panel_dot_avxvnni.cc
-  cpu/row_dot_avx2.cc
-  cpu/row_dot_avx512.cc
-  cpu/row_dot_scalar.cc)
+  cpu/panel_dot_scalar.cc)
 
 # Only these files may use more than the baseline instruction set; cpu_features.cc says who may
 # call them.
 set(avx2_flags -mavx2 -mfma -mf16c)
-set_source_files_properties(cpu/float_dot_avx2.cc cpu/row_dot_avx2.cc PROPERTIES
-  COMPILE_OPTIONS "${avx2_flags}")
+set_source_files_properties(cpu/float_dot_avx2.cc PROPERTIES COMPILE_OPTIONS "${avx2_flags}")
 # Integer sums stay in the order in which they are written: GCC would put them off to the end of a
 # run, with more terms alive than there are registers.
 set_source_files_properties(cpu/expanded_dot_avx2.cc cpu/panel_dot_avx2.cc PROPERTIES
@@ -46,6 +43,6 @@ set_source_files_properties(cpu/expanded_dot_avx2.cc cpu/panel_dot_avx2.cc PROPE
 set_source_files_properties(cpu/panel_dot_avxvnni.cc PROPERTIES
   COMPILE_OPTIONS "${avx2_flags};-mavxvnni")
 # GCC 12 warns about its own AVX-512 headers (bug 105593).
-set_source_files_properties(
-  cpu/float_dot_avx512.cc cpu/panel_dot_avx512.cc cpu/row_dot_avx512.cc PROPERTIES COMPILE_OPTIONS
+set_source_files_properties(cpu/float_dot_avx512.cc cpu/panel_dot_avx512.cc PROPERTIES
+  COMPILE_OPTIONS
   "${avx2_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vnni;-Wno-uninitialized;-Wno-maybe-uninitialized")

@@ -52,8 +52,15 @@ enum class WeightUse {
 struct WeightSource {
   std::string name;
   TensorView view;  // type and shape; `data` is not used when `read` is set
-  // Reads `count` whole rows, from row `first` of the flattened [num_slabs * rows] rows on.
+  // Reads `count` whole rows, from row `first` of the flattened [num_slabs * rows] rows on. Several
+  // threads may call it at once.
   std::function<absl::Status(int64_t first, int64_t count, std::byte* out)> read;
+};
+
+// A tensor that will be loaded.
+struct WeightRequest {
+  TensorView view;  // type and shape
+  WeightUse use = WeightUse::kMatrix;
 };
 
 // Device memory that frees itself.

@@ -54,7 +54,7 @@ absl::StatusOr<WorkerOptions> OptionsOf(uint64_t epoch, const v1::Configure& con
 bool SameWeights(const v1::Configure& a, const v1::Configure& b) {
   return a.model_digest() == b.model_digest() && a.device() == b.device() &&
          a.num_threads() == b.num_threads() && a.cpu_level() == b.cpu_level() &&
-         a.huge_pages() == b.huge_pages();
+         a.huge_pages() == b.huge_pages() && a.recode() == b.recode();
 }
 
 int64_t ExpertBytes(const model::MoeTensors& moe) {

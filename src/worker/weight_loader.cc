@@ -210,9 +210,18 @@ int64_t LoadedFileBytes(const model::ModelSpec& spec) {
 absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const model::ModelSpec& spec,
                                          kernels::Backend& backend, const LoadProgress& progress) {
   const int64_t total_bytes = LoadedFileBytes(spec);
-  SWITCHYARD_RETURN_IF_ERROR(backend.ReserveWeights(total_bytes));
   ModelWeights weights;
   SetShapes(spec, weights);
+  std::vector<kernels::WeightRequest> requests;
+  const auto request = [&](const RowSelection& rows, WeightUse use,
+                           const kernels::Weight*&) -> absl::Status {
+    if (rows.tensor() == nullptr) return absl::OkStatus();
+    requests.push_back({file.View(*rows.tensor()), use});
+    requests.back().view.rows = rows.num_rows();
+    return absl::OkStatus();
+  };
+  SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, weights, request));
+  SWITCHYARD_RETURN_IF_ERROR(backend.ReserveWeights(requests));
   int64_t done_bytes = 0;
   const auto load = [&](const RowSelection& rows, WeightUse use,
                         const kernels::Weight*& target) -> absl::Status {

@@ -1,6 +1,8 @@
 // The cpu backend as an object: making it, loading, lookups, products, the ledger.
 #include "kernels/cpu/cpu_backend.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -10,6 +12,7 @@
 
 #include "base/status.h"
 #include "kernels/cpu/cpu_weight.h"
+#include "kernels/cpu/panel.h"
 #include "kernels/cpu_step_driver.h"
 #include "kernels/quant/dequantize.h"
 #include "testing/stage_fixtures.h"
@@ -23,6 +26,16 @@ using fixtures::Random;
 using fixtures::RandomRows;
 using fixtures::TensorData;
 using testing::HasSubstr;
+
+// For products of matrices with at most this many columns.
+StepLimits ProductLimits(int64_t max_rows, int64_t max_cols) {
+  StepLimits limits;
+  limits.max_rows = max_rows;
+  limits.max_sequences = 1;
+  limits.hidden_size = max_cols;
+  limits.max_inner_size = max_cols;
+  return limits;
+}
 
 TEST(CpuBackendTest, SaysWhatItIs) {
   auto backend = CreateCpuBackend({.num_threads = 2, .cores = {}, .level = CpuLevel::kScalar});
@@ -77,20 +90,87 @@ TEST(CpuBackendTest, PassesOnWhatReadingReports) {
   EXPECT_EQ(backend->resident_weight_bytes(), 0);
 }
 
-TEST(CpuBackendTest, KeepsWeightsOnceInFileLayout) {
+TEST(CpuBackendTest, KeepsWeightsOnce) {
   Random random(1);
   const TensorData matrix =
       fixtures::Encode("m", random.Normals(3 * 40 * 64), 3, 40, 64, DType::kQ8_0);
   const TensorData vector = fixtures::Encode("v", random.Normals(64), 1, 1, 64, DType::kF16);
   auto backend = MakeCpuBackend({});
-  ASSERT_TRUE(backend->ReserveWeights(static_cast<int64_t>(matrix.bytes.size())).ok());
+  const WeightRequest request = {matrix.view(), WeightUse::kMatrix};
+  ASSERT_TRUE(backend->ReserveWeights({&request, 1}).ok());
   const auto m = fixtures::Load(*backend, matrix, WeightUse::kMatrix);
-  EXPECT_EQ(m->resident_bytes(), static_cast<int64_t>(matrix.bytes.size()));
+  // Panels of 16 rows: 40 rows take the room of 48.
+  EXPECT_EQ(m->resident_bytes(), 3 * PanelsBytes(DType::kQ8_0, 40, 64));
   EXPECT_EQ(m->dtype(), DType::kQ8_0);
   const auto v = fixtures::Load(*backend, vector, WeightUse::kVector);
   EXPECT_EQ(v->resident_bytes(), 64 * 4);  // floats in memory
   EXPECT_EQ(backend->resident_weight_bytes(), m->resident_bytes() + v->resident_bytes());
-  EXPECT_EQ(backend->ReserveWeights(1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(backend->ReserveWeights({&request, 1}).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CpuBackendTest, HalvesFloatMatricesWhereThatIsExact) {
+  Random random(2);
+  std::vector<float> values = random.Normals(48 * 64);
+  const std::vector<float> x = random.Normals(2 * 64);
+  for (float& value : values) {
+    value = std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffff0000u);
+  }
+  auto backend = MakeCpuBackend({});
+  ASSERT_TRUE(backend->Prepare(ProductLimits(2, 64)).ok());
+  std::vector<float> y[2] = {std::vector<float>(2 * 48), std::vector<float>(2 * 48)};
+  LedgerSlot ledger;
+  const auto exact = fixtures::Load(*backend, fixtures::Encode("m", values, 1, 48, 64, DType::kF32),
+                                    WeightUse::kMatrix);
+  EXPECT_EQ(exact->resident_bytes(), 48 * 64 * 2);
+  EXPECT_EQ(exact->dtype(), DType::kF32);
+  backend->MatMul(ledger, *exact, {x.data(), 2, 64}, {y[0].data(), 2, 48});
+
+  // One value needs more bits. It meets a zero, so the products must be the same all the same.
+  std::vector<float> more = values;
+  more[0] = std::nextafter(values[0], 100.0f);
+  std::vector<float> zeroed = x;
+  zeroed[0] = zeroed[64] = 0;
+  const auto whole = fixtures::Load(*backend, fixtures::Encode("m", more, 1, 48, 64, DType::kF32),
+                                    WeightUse::kMatrix);
+  EXPECT_EQ(whole->resident_bytes(), 48 * 64 * 4);
+  backend->MatMul(ledger, *exact, {zeroed.data(), 2, 64}, {y[0].data(), 2, 48});
+  backend->MatMul(ledger, *whole, {zeroed.data(), 2, 64}, {y[1].data(), 2, 48});
+  EXPECT_EQ(y[0], y[1]);
+}
+
+TEST(CpuBackendTest, RecodingChangesNoBit) {
+  for (const DType dtype : {DType::kIQ3_S, DType::kIQ3_XXS}) {
+    Random random(3);
+    TensorData matrix = {"m", dtype, 1, 40, 512, {}};
+    matrix.bytes.resize(static_cast<size_t>(40 * RowBytes(dtype, 512)));
+    for (std::byte& byte : matrix.bytes) byte = static_cast<std::byte>(random.Below(256));
+    // Any bits are a block, but its scale must be finite: 1/16 as a half.
+    for (size_t at = 0; at < matrix.bytes.size(); at += Traits(dtype).block_bytes) {
+      matrix.bytes[at] = std::byte{0};
+      matrix.bytes[at + 1] = std::byte{0x2c};
+    }
+    const std::vector<float> x = random.Normals(9 * 512);
+    std::vector<std::vector<float>> results;
+    for (const Recode recode : {Recode::kNever, Recode::kAlways, Recode::kAuto}) {
+      auto backend = CreateCpuBackend({.recode = recode}).value();
+      ASSERT_TRUE(backend->Prepare(ProductLimits(9, 512)).ok());
+      const WeightRequest request = {matrix.view(), WeightUse::kMatrix};
+      ASSERT_TRUE(backend->ReserveWeights({&request, 1}).ok());
+      const auto weight = fixtures::Load(*backend, matrix, WeightUse::kMatrix);
+      if (recode == Recode::kNever) {
+        EXPECT_EQ(weight->resident_bytes(), static_cast<int64_t>(matrix.bytes.size()));
+      } else {
+        EXPECT_EQ(weight->resident_bytes(), PanelsBytes(dtype, 40, 512));
+      }
+      LedgerSlot ledger;
+      for (const int64_t rows : {1, 9}) {
+        std::vector<float> y(static_cast<size_t>(rows * 40));
+        backend->MatMul(ledger, *weight, {x.data(), rows, 512}, {y.data(), rows, 40});
+        results.push_back(y);
+      }
+    }
+    for (size_t i = 2; i < results.size(); ++i) EXPECT_EQ(results[i], results[i % 2]);
+  }
 }
 
 TEST(CpuBackendTest, OnlyConvolutionTapsAreTransposed) {

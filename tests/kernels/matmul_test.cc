@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -14,6 +16,7 @@
 
 #include "gtest/gtest.h"
 
+#include "kernels/cpu/panel.h"
 #include "kernels/quant/dequantize.h"
 
 namespace switchyard::kernels::cpu {
@@ -58,14 +61,31 @@ class RandomWeights {
                             [](float x) { return std::fabs(x) < 1e8f; }));
     }
     matrix_ = {dtype, bytes_.data(), rows, cols};
+    if (!HasPanels(dtype)) return;
+    const int64_t panel_bytes = PanelsBytes(dtype, kPanelRows, cols);
+    panels_.reset(static_cast<std::byte*>(::operator new[](
+        static_cast<size_t>(PanelsBytes(dtype, rows, cols)), std::align_val_t{64})));
+    for (int64_t row = 0; row < rows; row += kPanelRows) {
+      PackPanel(dtype, bytes_.data() + row * RowBytes(dtype, cols),
+                std::min(kPanelRows, rows - row), cols,
+                panels_.get() + row / kPanelRows * panel_bytes);
+    }
+    panel_matrix_ = {dtype, panels_.get(), rows, cols, /*in_panels=*/true};
   }
 
-  const WeightMatrix& matrix() const { return matrix_; }
+  // As the backend keeps it.
+  const WeightMatrix& matrix() const { return panels_ != nullptr ? panel_matrix_ : matrix_; }
+  const WeightMatrix& stored() const { return matrix_; }
 
  private:
   std::mt19937 rng_;
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{64}); }
+  };
   std::vector<std::byte> bytes_;
   WeightMatrix matrix_;
+  std::unique_ptr<std::byte[], Free> panels_;  // exactly what is needed
+  WeightMatrix panel_matrix_;
 };
 
 // Random activation rows in both forms.
@@ -150,11 +170,11 @@ Exact ExactProduct(const WeightMatrix& w, int64_t row, const ActivationRows& x, 
 }
 
 // Error of a product over `num_cols` columns, relative to the sum of magnitudes, in units of 2^-24:
-// one for each addition to a lane (at most num_cols / 16 of them for float weights, fewer for block
-// formats), one for scale * activation scale or scale * sum, at most 5 for the final additions, and
-// one for second-order terms.
+// one for each addition to the accumulator (at most num_cols / 16 runs, twice with minima) or to a
+// lane (num_cols / 16 for float weights), one for scale * activation scale or scale * sum, at most
+// 5 for the final additions of float weights, and one for second-order terms.
 double RelativeBound(int64_t num_cols) {
-  return static_cast<double>(num_cols / 16 + 1 + 7) * 0x1p-24;
+  return static_cast<double>(num_cols / 8 + 1 + 7) * 0x1p-24;
 }
 
 // Widths of a type: odd groups, blocks of 32 and 256, the model's real sizes; for the float types
@@ -180,11 +200,29 @@ TEST_P(MatMulTest, EqualsDoubleEvaluation) {
       const auto products = Products(level, weights.matrix(), x.rows(), borders, kXRows);
       for (int64_t b = 0; b < kXRows; ++b) {
         for (int64_t r = 0; r < kRows; ++r) {
-          const Exact exact = ExactProduct(weights.matrix(), r, x.rows(), b, 0, cols);
+          const Exact exact = ExactProduct(weights.stored(), r, x.rows(), b, 0, cols);
           EXPECT_NEAR(products[static_cast<size_t>(b * kRows + r)], exact.value,
                       exact.magnitude * RelativeBound(cols))
               << CpuLevelName(level) << ", row " << r << ", activation row " << b;
         }
+      }
+    }
+  }
+}
+
+class PanelMatMulTest : public testing::TestWithParam<DType> {};
+
+TEST_P(PanelMatMulTest, StoredRowsGiveTheBitsOfPanels) {
+  for (const int64_t cols : Widths(GetParam())) {
+    SCOPED_TRACE(cols);
+    const RandomWeights weights(GetParam(), 19, cols, 13);
+    const RandomActivations x(CpuLevel::kScalar, 9, cols, 14);
+    const std::array<int64_t, 2> borders = {0, cols};
+    for (const CpuLevel level : RunnableLevels()) {
+      for (const int64_t num_x_rows : {1, 9}) {
+        EXPECT_EQ(Bits(Products(level, weights.stored(), x.rows(), borders, num_x_rows)),
+                  Bits(Products(level, weights.matrix(), x.rows(), borders, num_x_rows)))
+            << CpuLevelName(level) << ", " << num_x_rows << " activation rows";
       }
     }
   }
@@ -195,9 +233,9 @@ TEST_P(MatMulTest, LevelsAgreeBitForBit) {
     SCOPED_TRACE(cols);
     constexpr int64_t kRows = 19;  // a full panel, a tile of two and a single row
     const RandomWeights weights(GetParam(), kRows, cols, 21);
-    const RandomActivations x(CpuLevel::kScalar, 7, cols, 22);
+    const RandomActivations x(CpuLevel::kScalar, 20, cols, 22);
     const std::array<int64_t, 2> borders = {0, cols};
-    for (const int64_t num_x_rows : {1, 7}) {
+    for (const int64_t num_x_rows : {1, 7, 9, 20}) {
       const auto scalar =
           Bits(Products(CpuLevel::kScalar, weights.matrix(), x.rows(), borders, num_x_rows));
       for (const CpuLevel level : RunnableLevels()) {
@@ -277,6 +315,13 @@ TEST_P(MatMulTest, ShardsSumAsATreeOfIndependentRanges) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(PanelTypes, PanelMatMulTest, testing::ValuesIn([] {
+                           std::vector<DType> types(std::begin(kAllTypes), std::end(kAllTypes));
+                           std::erase_if(types, [](DType dtype) { return !HasPanels(dtype); });
+                           return types;
+                         }()),
+                         [](const auto& info) { return std::string(Traits(info.param).name); });
 
 INSTANTIATE_TEST_SUITE_P(AllTypes, MatMulTest, testing::ValuesIn(kAllTypes),
                          [](const auto& info) { return std::string(Traits(info.param).name); });
@@ -387,14 +432,14 @@ TEST_P(QuantizeActivationsTest, FollowsTheRule) {
           EXPECT_LE(std::fabs(static_cast<double>(quants[i]) * scale - value),
                     scale * (0.5 + 127 * 0x1p-23));
         }
-        for (int64_t i = 0; i < 32; i += 4) {
-          EXPECT_EQ(q.offset_sums[(row * q.padded_cols + 32 * g + i) / 4],
-                    -128 * std::accumulate(quants + i, quants + i + 4, 0));
-        }
         for (int64_t i = 0; i < 32; i += 16) {
-          EXPECT_EQ(q.half_sums[(row * q.padded_cols + 32 * g + i) / 16],
-                    scale * static_cast<float>(std::accumulate(quants + i, quants + i + 16, 0)));
+          const int sum = std::accumulate(quants + i, quants + i + 16, 0);
+          const int64_t half = (row * q.padded_cols + 32 * g + i) / 16;
+          EXPECT_EQ(q.half_offsets[half], -128 * sum);
+          EXPECT_EQ(q.half_sums[half], scale * static_cast<float>(sum));
         }
+        EXPECT_EQ(q.group_sums[row * q.padded_cols / 32 + g],
+                  scale * static_cast<float>(std::accumulate(quants, quants + 32, 0)));
       }
     }
   }
@@ -452,7 +497,8 @@ TEST_P(QuantizeActivationsTest, EqualsTheScalarLevelBitForBit) {
     const auto n = static_cast<size_t>(3 * a.padded_cols);
     EXPECT_EQ(std::memcmp(a.quants, b.quants, n), 0);
     EXPECT_EQ(std::memcmp(a.scales, b.scales, n / 32 * sizeof(float)), 0);
-    EXPECT_EQ(std::memcmp(a.offset_sums, b.offset_sums, n / 4 * sizeof(int32_t)), 0);
+    EXPECT_EQ(std::memcmp(a.half_offsets, b.half_offsets, n / 16 * sizeof(int32_t)), 0);
+    EXPECT_EQ(std::memcmp(a.group_sums, b.group_sums, n / 32 * sizeof(float)), 0);
     EXPECT_EQ(std::memcmp(a.half_sums, b.half_sums, n / 16 * sizeof(float)), 0);
   }
 }

@@ -15,7 +15,7 @@
 
 #include "gtest/gtest.h"
 
-#include "kernels/cpu/panel_dot_levels.h"
+#include "kernels/cpu/panel_dot.h"
 #include "kernels/quant/dequantize.h"
 
 namespace switchyard::kernels::cpu {
@@ -27,9 +27,9 @@ struct TestedLevel {
 };
 
 const TestedLevel kTestedLevels[] = {
-    {CpuLevel::kAvx2, &kAvx2Panels},
-    {CpuLevel::kAvxVnni, &kAvxVnniPanels},
-    {CpuLevel::kAvx512Vnni, &kAvx512VnniPanels},
+    {CpuLevel::kAvx2, &kAvx2Functions},
+    {CpuLevel::kAvxVnni, &kAvxVnniFunctions},
+    {CpuLevel::kAvx512Vnni, &kAvx512VnniFunctions},
 };
 
 constexpr DType kFormats[] = {DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0,  DType::kQ5_1,
@@ -143,9 +143,6 @@ struct Activations {
         for (int64_t half = 2 * at; half < 2 * at + 2; ++half) {
           rows.half_sums[half] = rows.scales[at] * static_cast<float>(Sum(16 * half, 16));
           rows.half_offsets[half] = -128 * Sum(16 * half, 16);
-        }
-        for (int64_t four = 8 * at; four < 8 * at + 8; ++four) {
-          rows.offset_sums[four] = -128 * Sum(4 * four, 4);
         }
       }
     }

@@ -212,8 +212,15 @@ TEST(ReferenceDenseTest, BuffersAreZeroed) {
 
 TEST(ReferenceDenseTest, RefusesMoreWeightsThanMemory) {
   auto backend = CreateReferenceBackend();
-  EXPECT_EQ(backend->ReserveWeights(int64_t{1} << 60).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(backend->ReserveWeights(1 << 20).ok());
+  WeightRequest request;
+  request.view.dtype = DType::kF32;
+  request.view.num_slabs = 1;
+  request.view.rows = int64_t{1} << 29;
+  request.view.cols = int64_t{1} << 29;
+  EXPECT_EQ(backend->ReserveWeights({&request, 1}).code(), absl::StatusCode::kResourceExhausted);
+  request.view.rows = 1024;
+  request.view.cols = 256;
+  EXPECT_TRUE(backend->ReserveWeights({&request, 1}).ok());
 }
 
 TEST(ReferenceDenseTest, PassesOnWhatTheSourceReturns) {

@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> BackendFor(const ModelOptions&
   if (options.num_threads == 0) options.num_threads = static_cast<int>(configure.num_threads());
   if (options.cpu_level.empty()) options.cpu_level = configure.cpu_level();
   options.huge_pages = configure.huge_pages();
+  if (!configure.recode().empty()) options.recode = configure.recode();
   return MakeBackend(options);
 }
 

@@ -20,8 +20,7 @@ int64_t ArrayBytes(int64_t num_elements, int64_t element_bytes) {
 
 int64_t QuantizedRows::Bytes(int64_t rows, int64_t cols) {
   const int64_t n = rows * RoundUp(cols, 64);
-  return ArrayBytes(n, 1) + 2 * ArrayBytes(n / 32, 4) + ArrayBytes(n / 4, 4) +
-         2 * ArrayBytes(n / 16, 4);
+  return ArrayBytes(n, 1) + 2 * ArrayBytes(n / 32, 4) + 2 * ArrayBytes(n / 16, 4);
 }
 
 QuantizedRows QuantizedRows::Place(std::byte* memory, int64_t rows, int64_t cols) {
@@ -35,8 +34,6 @@ QuantizedRows QuantizedRows::Place(std::byte* memory, int64_t rows, int64_t cols
   memory += ArrayBytes(n, 1);
   view.scales = reinterpret_cast<float*>(memory);
   memory += ArrayBytes(n / 32, 4);
-  view.offset_sums = reinterpret_cast<int32_t*>(memory);
-  memory += ArrayBytes(n / 4, 4);
   view.half_offsets = reinterpret_cast<int32_t*>(memory);
   memory += ArrayBytes(n / 16, 4);
   view.half_sums = reinterpret_cast<float*>(memory);
@@ -51,7 +48,6 @@ QuantizedRows QuantizedRows::Rows(int64_t first, int64_t count) const {
   view.rows = count;
   view.quants += first * padded_cols;
   view.scales += first * (padded_cols / 32);
-  view.offset_sums += first * (padded_cols / 4);
   view.half_offsets += first * (padded_cols / 16);
   view.half_sums += first * (padded_cols / 16);
   view.group_sums += first * (padded_cols / 32);
@@ -66,7 +62,6 @@ QuantizedRows QuantizedRows::Columns(int64_t row, int64_t begin, int64_t end) co
   view.padded_cols = (end == cols ? padded_cols : end) - begin;
   view.quants += begin;
   view.scales += begin / 32;
-  view.offset_sums += begin / 4;
   view.half_offsets += begin / 16;
   view.half_sums += begin / 16;
   view.group_sums += begin / 32;

@@ -18,18 +18,16 @@ inline constexpr int kGroupLength = 32;  // columns that share an activation sca
 // A view; the arrays lie in memory that the caller owns. Offsets are in elements, row by row.
 //
 // Shapes: quants [rows, padded_cols]; scales [rows, padded_cols / 32];
-//         offset_sums [rows, padded_cols / 4], -128 * the sum of 4 quants: what an unsigned product
-//         with 128 added to the weights has too much; half_offsets [rows, padded_cols / 16], the
-//         same for 16 quants; half_sums [rows, padded_cols / 16] and group_sums [rows,
-//         padded_cols / 32], scale * the sum of 16 or 32 quants, what multiplies the minimum of
-//         weights.
+//         half_offsets [rows, padded_cols / 16], -128 * the sum of 16 quants: what an unsigned
+//         product with 128 added to the weights has too much; half_sums [rows, padded_cols / 16]
+//         and group_sums [rows, padded_cols / 32], scale * the sum of 16 or 32 quants, what
+//         multiplies the minimum of weights.
 struct QuantizedRows {
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t padded_cols = 0;  // multiple of 32; columns from `cols` on are zero
   int8_t* quants = nullptr;
   float* scales = nullptr;
-  int32_t* offset_sums = nullptr;
   int32_t* half_offsets = nullptr;
   float* half_sums = nullptr;
   float* group_sums = nullptr;

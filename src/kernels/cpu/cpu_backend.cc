@@ -9,9 +9,12 @@
 
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/log.h"
+#include "base/process_memory.h"
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "base/units.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/causal_conv.h"
 #include "kernels/cpu/cpu_weight.h"
@@ -25,7 +28,6 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/stage_context.h"
 #include "kernels/cpu/stage_kernels.h"
-#include "kernels/quant/dequantize.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
@@ -68,7 +70,7 @@ class CpuBackend final : public Backend {
                        options_.num_threads == 1 ? "" : "s");
   }
 
-  absl::Status ReserveWeights(int64_t total_bytes) override;
+  absl::Status ReserveWeights(absl::Span<const WeightRequest> weights) override;
   absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightSource& source,
                                                      WeightUse use) override;
   int64_t resident_weight_bytes() const override { return resident_weight_bytes_; }
@@ -81,18 +83,18 @@ class CpuBackend final : public Backend {
   void Embed(LedgerSlot& ledger, const Weight& table, absl::Span<const int32_t> token_ids,
              int num_streams, MatrixView<float> out) override {
     const StageTimer timer(ledger);
-    const WeightMatrix rows = CpuWeight::From(table).matrix();
-    const int64_t row_bytes = CpuWeight::From(table).row_bytes(), size = rows.cols;
+    const CpuWeight& rows = CpuWeight::From(table);
+    const int64_t size = rows.cols();
     ForEach(Context(), out.rows, 4 * out.cols, [&](int64_t row, int) {
       const int32_t id = token_ids[static_cast<size_t>(row)];
-      SWITCHYARD_DCHECK(id >= 0 && id < rows.rows);
+      SWITCHYARD_DCHECK(id >= 0 && id < rows.rows());
       float* first = out.row(row);
-      DequantizeRow(rows.dtype, rows.data + id * row_bytes, size, first);
+      rows.DecodeRow(id, first);
       for (int s = 1; s < num_streams; ++s) {
         std::memcpy(first + s * size, first, static_cast<size_t>(size) * sizeof(float));
       }
     });
-    ledger.weight_bytes += out.rows * row_bytes;
+    ledger.weight_bytes += out.rows * RowBytes(rows.dtype(), size);
   }
 
   void MatMul(LedgerSlot& ledger, const Weight& w, MatrixView<const float> x,
@@ -213,6 +215,7 @@ class CpuBackend final : public Backend {
   const CpuBackendOptions options_;
   ThreadPool pool_;
   std::optional<Arena> weights_;
+  bool recode_ = true;
   int64_t resident_weight_bytes_ = 0;
   Scratch scratch_;
   std::vector<MatMulScratch> matmul_;  // one a thread
@@ -220,16 +223,29 @@ class CpuBackend final : public Backend {
   BlockScores block_scores_;
 };
 
-absl::Status CpuBackend::ReserveWeights(int64_t total_bytes) {
+absl::Status CpuBackend::ReserveWeights(absl::Span<const WeightRequest> weights) {
   if (weights_.has_value()) return FailedPrecondition("memory for weights is reserved already");
-  // Each tensor is padded, and small ones become floats: an eighth and some MiB are ample. What is
-  // not used is never touched and takes no memory.
-  const int64_t slack = total_bytes / 8 + (int64_t{8} << 20);
-  SWITCHYARD_RETURN_IF_ERROR(
-      Arena::Create(total_bytes, {.huge_pages = false, .require_available = true}).status());
+  int64_t stored_bytes = 0, recoded_bytes = 0;
+  for (const WeightRequest& weight : weights) {
+    stored_bytes += CpuWeight::ArenaBytesOf(weight.view, weight.use, /*recode=*/false);
+    recoded_bytes += CpuWeight::ArenaBytesOf(weight.view, weight.use, /*recode=*/true);
+  }
+  if (options_.recode != Recode::kAuto) {
+    recode_ = options_.recode == Recode::kAlways;
+  } else {
+    // A tenth is left to caches, buffers and the rest of the host.
+    const std::optional<int64_t> available = AvailableHostBytes();
+    recode_ = !available.has_value() || recoded_bytes <= *available / 10 * 9;
+  }
+  if (recoded_bytes != stored_bytes) {
+    LogInfo("IQ3_S and IQ3_XXS are kept {}: weights take {} instead of {}",
+            recode_ ? "recoded to 4 bits" : "as stored, which is slow",
+            FormatBytes(static_cast<double>(recode_ ? recoded_bytes : stored_bytes)),
+            FormatBytes(static_cast<double>(recode_ ? stored_bytes : recoded_bytes)));
+  }
   SWITCHYARD_ASSIGN_OR_RETURN(
-      Arena arena, Arena::Create(total_bytes + slack,
-                                 {.huge_pages = options_.huge_pages, .require_available = false}));
+      Arena arena, Arena::Create(recode_ ? recoded_bytes : stored_bytes,
+                                 {.huge_pages = options_.huge_pages, .require_available = true}));
   weights_ = std::move(arena);
   return absl::OkStatus();
 }
@@ -238,7 +254,7 @@ absl::StatusOr<std::unique_ptr<Weight>> CpuBackend::LoadWeight(const WeightSourc
                                                                WeightUse use) {
   SWITCHYARD_ASSIGN_OR_RETURN(
       std::unique_ptr<CpuWeight> weight,
-      CpuWeight::Load(source, use, weights_.has_value() ? &*weights_ : nullptr));
+      CpuWeight::Load(source, use, recode_, weights_.has_value() ? &*weights_ : nullptr, pool_));
   resident_weight_bytes_ += weight->resident_bytes();
   return weight;
 }

@@ -1,12 +1,15 @@
 #include "kernels/cpu/cpu_weight.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "kernels/cpu/panel.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
@@ -14,14 +17,10 @@ namespace {
 // Vector loads of the last elements of a tensor may read this far beyond it.
 constexpr int64_t kPaddingBytes = 64;
 
-// Rows are read in pieces of about this size.
-constexpr int64_t kReadBytes = 4 << 20;
+// Rows are read in pieces of about this size, which stay in the second-level cache until packed.
+constexpr int64_t kReadBytes = 512 << 10;
 
 bool IsDecoded(WeightUse use) { return use == WeightUse::kVector || use == WeightUse::kConvTaps; }
-
-DType MemoryDType(const TensorView& view, WeightUse use) {
-  return IsDecoded(use) ? DType::kF32 : view.dtype;
-}
 
 absl::Status ReadRows(const WeightSource& source, int64_t first, int64_t count, std::byte* out) {
   if (source.read) return source.read(first, count, out);
@@ -30,64 +29,171 @@ absl::Status ReadRows(const WeightSource& source, int64_t first, int64_t count, 
   return absl::OkStatus();
 }
 
+// The first error of tasks that run on several threads; later tasks then do nothing.
+class FirstError {
+ public:
+  template <typename Work>
+  void Run(Work&& work) {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    absl::Status status = work();
+    if (status.ok()) return;
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+    failed_.store(true, std::memory_order_relaxed);
+  }
+  // To be called after the tasks.
+  absl::Status Take() { return std::move(status_); }
+
+ private:
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;
+  absl::Status status_;
+};
+
 }  // namespace
 
-CpuWeight::CpuWeight(const TensorView& view, WeightUse use)
-    : Weight(view.dtype, view.num_slabs, view.rows, view.cols),
-      memory_dtype_(MemoryDType(view, use)),
-      tap_major_(use == WeightUse::kConvTaps),
-      row_bytes_(RowBytes(memory_dtype_, view.cols)) {
-  resident_bytes_ = view.num_slabs * view.rows * row_bytes_;
+bool GrowsInPanels(DType dtype) { return dtype == DType::kIQ3_S || dtype == DType::kIQ3_XXS; }
+
+WeightLayout ChooseLayout(const TensorView& view, WeightUse use, bool recode) {
+  WeightLayout layout;
+  layout.dtype = IsDecoded(use) ? DType::kF32 : view.dtype;
+  layout.tap_major = use == WeightUse::kConvTaps;
+  layout.in_panels = HasPanels(layout.dtype) && (recode || !GrowsInPanels(layout.dtype));
+  layout.slab_bytes = layout.in_panels ? PanelsBytes(layout.dtype, view.rows, view.cols)
+                                       : view.rows * RowBytes(layout.dtype, view.cols);
+  layout.bytes = view.num_slabs * layout.slab_bytes;
+  return layout;
 }
 
-int64_t CpuWeight::ArenaBytesOf(const TensorView& view, WeightUse use) {
-  return ArenaBytes(view.num_slabs * view.rows * RowBytes(MemoryDType(view, use), view.cols) +
-                    kPaddingBytes);
+CpuWeight::CpuWeight(const TensorView& view, const WeightLayout& layout)
+    : Weight(view.dtype, view.num_slabs, view.rows, view.cols), layout_(layout) {
+  resident_bytes_ = layout.bytes;
+}
+
+int64_t CpuWeight::ArenaBytesOf(const TensorView& view, WeightUse use, bool recode) {
+  return ArenaBytes(ChooseLayout(view, use, recode).bytes + kPaddingBytes);
 }
 
 absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Load(const WeightSource& source,
-                                                           WeightUse use, Arena* arena) {
-  const TensorView& view = source.view;
-  auto weight = std::unique_ptr<CpuWeight>(new CpuWeight(view, use));
-  const int64_t bytes = ArenaBytesOf(view, use);
-  if (arena != nullptr && arena->capacity_bytes() - arena->used_bytes() >= bytes) {
+                                                           WeightUse use, bool recode, Arena* arena,
+                                                           ThreadPool& pool) {
+  const WeightLayout layout = ChooseLayout(source.view, use, recode);
+  auto weight = std::unique_ptr<CpuWeight>(new CpuWeight(source.view, layout));
+  const int64_t bytes = layout.bytes + kPaddingBytes;
+  if (arena != nullptr && arena->capacity_bytes() - arena->used_bytes() >= ArenaBytes(bytes)) {
     weight->data_ = arena->Allocate(bytes);
   } else {
-    SWITCHYARD_ASSIGN_OR_RETURN(Arena own, Arena::Create(bytes, {}));
+    SWITCHYARD_ASSIGN_OR_RETURN(Arena own, Arena::Create(ArenaBytes(bytes), {}));
     weight->own_ = std::move(own);
     weight->data_ = weight->own_->Allocate(bytes);
   }
-
-  const int64_t num_rows = view.num_slabs * view.rows;
-  const int64_t file_row_bytes = view.row_bytes();
-  const int64_t rows_at_once =
-      std::max<int64_t>(1, kReadBytes / std::max<int64_t>(1, file_row_bytes));
-  if (!IsDecoded(use)) {
-    for (int64_t row = 0; row < num_rows; row += rows_at_once) {
-      const int64_t count = std::min(rows_at_once, num_rows - row);
-      SWITCHYARD_RETURN_IF_ERROR(
-          ReadRows(source, row, count, weight->data_ + row * file_row_bytes));
-    }
-    return weight;
+  if (IsDecoded(use)) {
+    SWITCHYARD_RETURN_IF_ERROR(weight->LoadFloats(source));
+  } else if (layout.in_panels) {
+    SWITCHYARD_RETURN_IF_ERROR(weight->LoadPanels(source, pool));
+  } else {
+    SWITCHYARD_RETURN_IF_ERROR(weight->LoadStored(source, pool));
+    if (use == WeightUse::kMatrix) weight->NarrowIfExact();
   }
+  return weight;
+}
 
-  float* values = reinterpret_cast<float*>(weight->data_);
-  std::vector<std::byte> stored(
-      static_cast<size_t>(std::min(rows_at_once, num_rows) * file_row_bytes));
-  std::vector<float> decoded(static_cast<size_t>(view.cols));
+absl::Status CpuWeight::LoadStored(const WeightSource& source, ThreadPool& pool) {
+  const int64_t num_rows = num_slabs_ * rows_;
+  const int64_t row_bytes = RowBytes(layout_.dtype, cols_);
+  const int64_t rows_at_once = std::clamp<int64_t>(kReadBytes / row_bytes, 1, num_rows);
+  FirstError error;
+  pool.ParallelFor((num_rows + rows_at_once - 1) / rows_at_once, [&](int64_t task, int) {
+    const int64_t row = task * rows_at_once;
+    const int64_t count = std::min(rows_at_once, num_rows - row);
+    error.Run([&] { return ReadRows(source, row, count, data_ + row * row_bytes); });
+  });
+  return error.Take();
+}
+
+absl::Status CpuWeight::LoadPanels(const WeightSource& source, ThreadPool& pool) {
+  const int64_t row_bytes = RowBytes(layout_.dtype, cols_);
+  const int64_t panel_bytes = PanelsBytes(layout_.dtype, kPanelRows, cols_);
+  const int64_t panels_per_slab = (rows_ + kPanelRows - 1) / kPanelRows;
+  const int64_t panels_at_once =
+      std::clamp<int64_t>(kReadBytes / (row_bytes * kPanelRows), 1, panels_per_slab);
+  const int64_t tasks_per_slab = (panels_per_slab + panels_at_once - 1) / panels_at_once;
+  std::vector<std::vector<std::byte>> stored(static_cast<size_t>(pool.num_threads()));
+  FirstError error;
+  pool.ParallelFor(num_slabs_ * tasks_per_slab, [&](int64_t task, int thread) {
+    const int64_t slab = task / tasks_per_slab;
+    const int64_t panel_begin = task % tasks_per_slab * panels_at_once;
+    const int64_t panel_end = std::min(panel_begin + panels_at_once, panels_per_slab);
+    const int64_t row_begin = panel_begin * kPanelRows;
+    const int64_t row_end = std::min(panel_end * kPanelRows, rows_);
+    std::vector<std::byte>& rows = stored[static_cast<size_t>(thread)];
+    rows.resize(static_cast<size_t>(panels_at_once * kPanelRows * row_bytes));
+    error.Run([&]() -> absl::Status {
+      SWITCHYARD_RETURN_IF_ERROR(
+          ReadRows(source, slab * rows_ + row_begin, row_end - row_begin, rows.data()));
+      std::byte* panel = data_ + slab * layout_.slab_bytes + panel_begin * panel_bytes;
+      for (int64_t row = row_begin; row < row_end; row += kPanelRows, panel += panel_bytes) {
+        PackPanel(layout_.dtype, rows.data() + (row - row_begin) * row_bytes,
+                  std::min(kPanelRows, row_end - row), cols_, panel);
+      }
+      return absl::OkStatus();
+    });
+  });
+  return error.Take();
+}
+
+absl::Status CpuWeight::LoadFloats(const WeightSource& source) {
+  const int64_t num_rows = num_slabs_ * rows_;
+  const int64_t file_row_bytes = source.view.row_bytes();
+  const int64_t rows_at_once =
+      std::clamp<int64_t>(kReadBytes / std::max<int64_t>(1, file_row_bytes), 1, num_rows);
+  float* values = reinterpret_cast<float*>(data_);
+  std::vector<std::byte> stored(static_cast<size_t>(rows_at_once * file_row_bytes));
+  std::vector<float> decoded(static_cast<size_t>(cols_));
   for (int64_t first = 0; first < num_rows; first += rows_at_once) {
     const int64_t count = std::min(rows_at_once, num_rows - first);
     SWITCHYARD_RETURN_IF_ERROR(ReadRows(source, first, count, stored.data()));
     for (int64_t row = first; row < first + count; ++row) {
-      DequantizeRow(view.dtype, stored.data() + (row - first) * file_row_bytes, view.cols,
-                    decoded.data());
-      for (int64_t col = 0; col < view.cols; ++col) {
-        values[weight->tap_major_ ? col * num_rows + row : row * view.cols + col] =
+      DequantizeRow(dtype_, stored.data() + (row - first) * file_row_bytes, cols_, decoded.data());
+      for (int64_t col = 0; col < cols_; ++col) {
+        values[layout_.tap_major ? col * num_rows + row : row * cols_ + col] =
             decoded[static_cast<size_t>(col)];
       }
     }
   }
-  return weight;
+  return absl::OkStatus();
+}
+
+void CpuWeight::NarrowIfExact() {
+  if (layout_.dtype != DType::kF32) return;
+  const int64_t count = num_slabs_ * rows_ * cols_;
+  const auto word = [&](int64_t i) {
+    uint32_t bits;
+    std::memcpy(&bits, data_ + 4 * i, sizeof(bits));
+    return bits;
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    if ((word(i) & 0xffff) != 0) return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const auto upper = static_cast<uint16_t>(word(i) >> 16);
+    std::memcpy(data_ + 2 * i, &upper, sizeof(upper));
+  }
+  layout_.dtype = DType::kBF16;
+  layout_.slab_bytes /= 2;
+  layout_.bytes /= 2;
+  resident_bytes_ = layout_.bytes;
+}
+
+void CpuWeight::DecodeRow(int64_t row, float* out) const {
+  SWITCHYARD_DCHECK(row >= 0 && row < rows_ && !layout_.tap_major);
+  if (!layout_.in_panels) {
+    DequantizeRow(layout_.dtype, data_ + row * RowBytes(layout_.dtype, cols_), cols_, out);
+    return;
+  }
+  const int64_t panel_bytes = PanelsBytes(layout_.dtype, kPanelRows, cols_);
+  DecodePanelRow(layout_.dtype, data_ + row / kPanelRows * panel_bytes, row % kPanelRows, cols_,
+                 out);
 }
 
 }  // namespace switchyard::kernels::cpu

@@ -12,14 +12,31 @@
 #include "base/arena.h"
 #include "base/check.h"
 #include "base/tensor_view.h"
+#include "base/thread_pool.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/quant/dequantize.h"
 #include "kernels/stage_types.h"
 
 namespace switchyard::kernels::cpu {
 
-// A tensor in the layout of its file, each row as stored. Small tensors (WeightUse::kVector and
-// kConvTaps) are floats; convolution taps [channels, taps] are stored tap by tap,
+// How a tensor is kept.
+struct WeightLayout {
+  DType dtype = DType::kF32;  // in memory
+  bool in_panels = false;     // panel.h; else rows one after another
+  bool tap_major = false;     // convolution taps, tap by tap
+  int64_t slab_bytes = 0;
+  int64_t bytes = 0;  // of all slabs, without the margin that vector loads need
+};
+
+// Chooses the layout: panels for the formats that have them, else as in the file. Small tensors
+// (WeightUse::kVector and kConvTaps) become floats. With `recode` the formats whose panels take
+// more bytes than the file (IQ3_S, IQ3_XXS) get panels too.
+WeightLayout ChooseLayout(const TensorView& view, WeightUse use, bool recode);
+
+// Whether panels of this type take notably more bytes than the file.
+bool GrowsInPanels(DType dtype);
+
+// A tensor in memory of the cpu backend. Convolution taps [channels, taps] are stored tap by tap,
 // [taps, channels], so that neighbouring channels share a vector.
 class CpuWeight final : public Weight {
  public:
@@ -27,43 +44,49 @@ class CpuWeight final : public Weight {
     return static_cast<const CpuWeight&>(weight);
   }
 
-  // Reads a tensor into `arena`, or into memory of its own where that is full.
+  // Reads a tensor into `arena`, or into memory of its own where that is full, with all threads of
+  // `pool`. A matrix of F32 whose values are all BF16 is kept as BF16, which changes no result.
   //
-  // Errors: those of `source.read`, kResourceExhausted, kUnimplemented.
+  // Errors: those of `source.read`, kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CpuWeight>> Load(const WeightSource& source, WeightUse use,
-                                                         Arena* arena);
+                                                         bool recode, Arena* arena,
+                                                         ThreadPool& pool);
 
-  // Bytes that Load() takes out of an arena.
-  static int64_t ArenaBytesOf(const TensorView& view, WeightUse use);
+  // Bytes that Load() takes out of an arena, at most.
+  static int64_t ArenaBytesOf(const TensorView& view, WeightUse use, bool recode);
 
-  // One slab, for products and lookups.
+  // One slab, for products.
   WeightMatrix matrix(int64_t slab = 0) const {
-    SWITCHYARD_DCHECK(slab >= 0 && slab < num_slabs_ && !tap_major_);
-    return {memory_dtype_, data_ + slab * slab_bytes(), rows_, cols_};
+    SWITCHYARD_DCHECK(slab >= 0 && slab < num_slabs_ && !layout_.tap_major);
+    return {layout_.dtype, data_ + slab * layout_.slab_bytes, rows_, cols_, layout_.in_panels};
   }
+  // Decodes row `row` of a one-slab tensor. Shapes: out [cols].
+  void DecodeRow(int64_t row, float* out) const;
+
   // Whether products read their activations as groups of 32 bytes; else as floats.
-  bool takes_quantized() const { return IsBlockFormat(memory_dtype_); }
-  DType memory_dtype() const { return memory_dtype_; }
-  int64_t row_bytes() const { return row_bytes_; }
-  int64_t slab_bytes() const { return rows_ * row_bytes_; }
+  bool takes_quantized() const { return IsBlockFormat(layout_.dtype); }
+  int64_t slab_bytes() const { return layout_.slab_bytes; }
 
   // REQUIRES: loaded as kVector.
   const float* values() const {
-    SWITCHYARD_DCHECK(memory_dtype_ == DType::kF32 && !tap_major_);
+    SWITCHYARD_DCHECK(layout_.dtype == DType::kF32 && !layout_.tap_major);
     return reinterpret_cast<const float*>(data_);
   }
   // Taps [cols, rows] of a convolution. REQUIRES: loaded as kConvTaps.
   const float* taps() const {
-    SWITCHYARD_DCHECK(tap_major_);
+    SWITCHYARD_DCHECK(layout_.tap_major);
     return reinterpret_cast<const float*>(data_);
   }
 
  private:
-  CpuWeight(const TensorView& view, WeightUse use);
+  CpuWeight(const TensorView& view, const WeightLayout& layout);
 
-  DType memory_dtype_;
-  bool tap_major_;
-  int64_t row_bytes_;
+  absl::Status LoadStored(const WeightSource& source, ThreadPool& pool);
+  absl::Status LoadPanels(const WeightSource& source, ThreadPool& pool);
+  absl::Status LoadFloats(const WeightSource& source);
+  void NarrowIfExact();
+
+  WeightLayout layout_;
   std::byte* data_ = nullptr;
   std::optional<Arena> own_;
 };

@@ -1,9 +1,9 @@
 // The AVX2 level: float weights, and quantisation of activations.
+#include "kernels/cpu/float_dot.h"
+
 #include <cstdint>
 #include <cstring>
 #include <immintrin.h>
-
-#include "kernels/cpu/row_dot_avx2.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
@@ -28,7 +28,7 @@ struct BF16Loader {
   }
 };
 
-// Lanes 0-7 and 8-15 of row_dot.h.
+// Lanes 0-7 and 8-15 of panel_dot.h.
 struct Lanes {
   __m256 low = _mm256_setzero_ps();
   __m256 high = _mm256_setzero_ps();
@@ -218,8 +218,6 @@ void QuantizeRowAvx2(const float* values, const QuantizedRows& out, int64_t row)
     }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.quants + base + k), group.quants);
     out.scales[(base + k) / 32] = scale;
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.offset_sums + (base + k) / 4),
-                        _mm256_slli_epi32(_mm256_sub_epi32(_mm256_setzero_si256(), group.sums), 7));
     const __m256i pairs = _mm256_hadd_epi32(group.sums, group.sums);
     const __m256i fours = _mm256_hadd_epi32(pairs, pairs);
     const int sum16[2] = {_mm256_extract_epi32(fours, 0), _mm256_extract_epi32(fours, 4)};

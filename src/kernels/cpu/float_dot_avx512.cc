@@ -1,8 +1,8 @@
 // The AVX-512 VNNI level: float weights, and quantisation of activations.
+#include "kernels/cpu/float_dot.h"
+
 #include <cstdint>
 #include <immintrin.h>
-
-#include "kernels/cpu/row_dot_avx512.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
@@ -173,8 +173,6 @@ void QuantizeRowAvx512(const float* values, const QuantizedRows& out, int64_t ro
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.quants + base + k), quants);
     out.scales[(base + k) / 32] = stored;
     const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), quants);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.offset_sums + (base + k) / 4),
-                        _mm256_slli_epi32(_mm256_sub_epi32(_mm256_setzero_si256(), sums), 7));
     const __m256i pairs = _mm256_hadd_epi32(sums, sums);
     const __m256i fours = _mm256_hadd_epi32(pairs, pairs);
     const int sum16[2] = {_mm256_extract_epi32(fours, 0), _mm256_extract_epi32(fours, 4)};

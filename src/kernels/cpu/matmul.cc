@@ -1,64 +1,175 @@
 #include "kernels/cpu/matmul.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
+#include <optional>
 
 #include "base/check.h"
-#include "kernels/cpu/row_dot.h"
+#include "kernels/cpu/panel.h"
+#include "kernels/cpu/panel_dot.h"
 #include "kernels/quant/dequantize.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
 
-// Weight rows that are expanded together. 16 rows of 2560 columns are 60 KiB with their factors:
-// they stay in the second-level cache while all activation rows pass by.
-constexpr int64_t kPanelRows = 16;
+// Panels that are expanded together: a register tile of the wide levels covers two. Two panels of
+// 2560 columns are 90 KiB with their factors: they stay in the second-level cache while all
+// activation rows pass by.
+constexpr int64_t kExpandedPanels = 2;
 
 // Rows of `x` whose partial sums are held at a time, divided by the number of strips of a shard.
 constexpr int64_t kShardedRows = 64;
 static_assert(kShardedRows >= kMaxShardStrips);
 
+constexpr int64_t kMaxSegments = 4 * kMaxShardStrips;
+constexpr int64_t kFloatBytes = static_cast<int64_t>(sizeof(float));
+
 int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Columns of an expanded panel; one vector more, because a segment may start in the middle of one.
-int64_t PanelStride(int64_t cols) { return RoundUp(cols, 64) + 64; }
+// The parts of a MatMulScratch, one after another, each on a cache line of its own.
+struct ScratchParts {
+  explicit ScratchParts(int64_t max_cols)
+      : cols(RoundUp(max_cols, kPanelGroup)),
+        factor_bytes(cols / 16 * kPanelRows * kFloatBytes),
+        panel_bytes(cols * kPanelRows + 2 * factor_bytes) {}
 
-int64_t PanelBytes(int64_t max_cols) {
-  const int64_t stride = PanelStride(max_cols);
-  return kPanelRows * (stride + 2 * (stride / 16) * static_cast<int64_t>(sizeof(float)));
-}
-
-ExpandedRows PlacePanel(std::byte* memory, int64_t num_rows, int64_t begin, int64_t cols,
-                        bool has_minimum) {
-  ExpandedRows panel;
-  panel.num_rows = num_rows;
-  panel.begin = begin;
-  panel.stride = PanelStride(cols);
-  panel.has_minimum = has_minimum;
-  panel.values = reinterpret_cast<int8_t*>(memory);
-  panel.scales = reinterpret_cast<float*>(memory + kPanelRows * panel.stride);
-  panel.minima = panel.scales + kPanelRows * (panel.stride / 16);
-  return panel;
-}
-
-// The general way to expand, for types without a function of their own.
-void ExpandAny(DType dtype, const StoredRows& w, int64_t end, const ExpandedRows& out) {
-  const int64_t offset = RowBytes(dtype, out.begin);
-  for (int64_t r = 0; r < w.num_rows; ++r) {
-    ExpandRow(dtype, w.data + r * w.row_bytes + offset, end - out.begin,
-              out.values + r * out.stride, out.scales + r * (out.stride / 16),
-              out.minima + r * (out.stride / 16));
+  // Columns and factors of an expanded panel: runs are 16 columns or more.
+  int64_t cols;
+  int64_t factor_bytes;
+  int64_t panel_bytes;
+  int64_t row() const { return kExpandedPanels * panel_bytes; }
+  int64_t edge() const {
+    return row() + RoundUp(cols, 64) + 2 * RoundUp(cols / 16 * kFloatBytes, 64);
   }
-}
+  int64_t partials() const {
+    return edge() + kMaxSegments * kMaxDirectRows * kPanelRows * kFloatBytes;
+  }
+  int64_t total() const { return partials() + 4 * kShardedRows * kPanelRows * kFloatBytes + 64; }
+};
+
+// Rows of an activation matrix that take part.
+struct ActiveRows {
+  QuantizedRows x;
+  RowSelection rows;
+
+  ActiveRows Some(int64_t first, int64_t count) const {
+    if (rows.index == nullptr) return {x.Rows(first, count), {nullptr, count}};
+    return {x, {rows.index + first, count}};
+  }
+};
+
+// Products of one block-format matrix, by windows of kPanelRows rows from row 0 on.
+class BlockProducts {
+ public:
+  BlockProducts(CpuLevel level, const WeightMatrix& w, const Segments& segments,
+                MatMulScratch& scratch)
+      : functions_(FunctionsOf(level)),
+        format_(functions_.format(w.dtype)),
+        w_(w),
+        segments_(segments),
+        parts_(scratch.max_cols()),
+        memory_(scratch.data()) {}
+
+  // Writes all rows of `count` windows; those past the last row of the matrix are 0.
+  void Windows(int64_t first, int64_t count, const ActiveRows& x, const DotOutput& out) {
+    if (w_.in_panels && x.rows.count <= kMaxDirectRows && format_.dot_panels != nullptr) {
+      const int64_t panel_bytes = PanelsBytes(w_.dtype, kPanelRows, w_.cols);
+      format_.dot_panels({w_.data + first * panel_bytes, panel_bytes, w_.cols, count}, x.x, x.rows,
+                         segments_, out);
+      return;
+    }
+    for (int64_t i = 0; i < count; i += kExpandedPanels) {
+      const int64_t num_panels = std::min(kExpandedPanels, count - i);
+      ExpandedPanel panels[kExpandedPanels];
+      for (int64_t p = 0; p < num_panels; ++p) panels[p] = Expand(first + i + p, p);
+      functions_.dot_expanded(panels, num_panels, x.x, x.rows, segments_,
+                              {out.data + i * kPanelRows, out.row_stride, out.segment_stride});
+    }
+  }
+
+  // Writes rows [begin, end) of one window, rows of `out` counted from `begin`.
+  void Part(int64_t window, int64_t begin, int64_t end, const ActiveRows& x, const DotOutput& out) {
+    auto* edge = reinterpret_cast<float*>(memory_ + parts_.edge());
+    constexpr int64_t kSegmentStride = kMaxDirectRows * kPanelRows;
+    for (int64_t b = 0; b < x.rows.count; b += kMaxDirectRows) {
+      const int64_t count = std::min<int64_t>(kMaxDirectRows, x.rows.count - b);
+      Windows(window, 1, x.Some(b, count), {edge, kPanelRows, kSegmentStride});
+      for (int64_t s = 0; s < segments_.num_segments; ++s) {
+        for (int64_t i = 0; i < count; ++i) {
+          std::copy_n(edge + s * kSegmentStride + i * kPanelRows + begin - window * kPanelRows,
+                      end - begin, out.data + s * out.segment_stride + (b + i) * out.row_stride);
+        }
+      }
+    }
+  }
+
+ private:
+  ExpandedPanel Expand(int64_t window, int64_t place) {
+    std::byte* memory = memory_ + place * parts_.panel_bytes;
+    const std::optional<PanelFormat> format = MakePanelFormat(w_.dtype);
+    ExpandedPanel panel;
+    panel.begin = segments_.border[0];
+    panel.cols = segments_.border[segments_.num_segments] - panel.begin;
+    panel.run_length = format.has_value() ? format->run_length : 16;
+    panel.has_minimum = HasMinimum(w_.dtype);
+    panel.values = reinterpret_cast<uint8_t*>(memory);
+    panel.scales = reinterpret_cast<float*>(memory + parts_.cols * kPanelRows);
+    panel.minima =
+        reinterpret_cast<float*>(memory + parts_.cols * kPanelRows + parts_.factor_bytes);
+    if (w_.in_panels) {
+      const int64_t panel_bytes = format->panel_bytes(w_.cols);
+      format_.expand_panel(w_.data + window * panel_bytes, w_.cols, panel);
+    } else {
+      ExpandStored(window * kPanelRows, panel);
+    }
+    return panel;
+  }
+
+  // Rows as stored in the file, by the scalar decoders of quant/.
+  void ExpandStored(int64_t first_row, const ExpandedPanel& panel) {
+    const int64_t row_bytes = RowBytes(w_.dtype, w_.cols);
+    const int64_t num_rows = std::min(kPanelRows, w_.rows - first_row);
+    const int64_t num_runs = panel.cols / panel.run_length;
+    auto* values = reinterpret_cast<int8_t*>(memory_ + parts_.row());
+    auto* scales = reinterpret_cast<float*>(values + RoundUp(parts_.cols, 64));
+    float* minima = scales + RoundUp(parts_.cols / 16 * kFloatBytes, 64) / kFloatBytes;
+    if (num_rows < kPanelRows) {
+      std::memset(panel.values, 128, static_cast<size_t>(panel.cols * kPanelRows));
+      std::fill_n(panel.scales, num_runs * kPanelRows, 0.0f);
+      std::fill_n(panel.minima, num_runs * kPanelRows, 0.0f);
+    }
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const std::byte* row =
+          w_.data + (first_row + r) * row_bytes + RowBytes(w_.dtype, panel.begin);
+      ExpandRow(w_.dtype, row, panel.cols, values, scales, minima);
+      for (int64_t t = 0; t < panel.cols / 4; ++t) {
+        uint32_t word;
+        std::memcpy(&word, values + 4 * t, sizeof(word));
+        word ^= 0x80808080;
+        std::memcpy(panel.values + 64 * t + 4 * r, &word, sizeof(word));
+      }
+      for (int64_t run = 0; run < num_runs; ++run) {
+        panel.scales[run * kPanelRows + r] = scales[run * panel.run_length / 16];
+        if (!panel.has_minimum) continue;
+        panel.minima[run * kPanelRows + r] = minima[run * panel.run_length / 16];
+      }
+    }
+  }
+
+  const LevelFunctions& functions_;
+  const FormatFunctions format_;
+  const WeightMatrix& w_;
+  const Segments& segments_;
+  const ScratchParts parts_;
+  std::byte* const memory_;
+};
 
 }  // namespace
 
-int64_t MatMulScratch::Bytes(int64_t max_cols) {
-  return RoundUp(PanelBytes(max_cols), 64) +
-         4 * kShardedRows * kPanelRows * static_cast<int64_t>(sizeof(float)) + 64;
-}
+int64_t MatMulScratch::Bytes(int64_t max_cols) { return ScratchParts(max_cols).total(); }
 
 MatMulScratch::MatMulScratch(int64_t max_cols)
     : max_cols_(max_cols),
@@ -76,7 +187,7 @@ const LevelFunctions& FunctionsOf(CpuLevel level) {
     case CpuLevel::kAvx2:
       return kAvx2Functions;
     case CpuLevel::kAvxVnni:
-      return kAvx2Functions;
+      return kAvxVnniFunctions;
     case CpuLevel::kAvx512Vnni:
       return kAvx512VnniFunctions;
   }
@@ -97,49 +208,49 @@ void MatMulRows(CpuLevel level, const MatMulTask& task, ColumnBorders borders,
   SWITCHYARD_DCHECK(0 <= task.row_begin && task.row_begin <= task.row_end &&
                     task.row_end <= w.rows);
   SWITCHYARD_DCHECK(scratch.max_cols() >= w.cols);
-  const LevelFunctions& functions = FunctionsOf(level);
-  const FormatFunctions format = functions.format(w.dtype);
   const Segments segments = {borders.data(), static_cast<int>(borders.size()) - 1};
   const RowSelection x_rows = {task.x_rows, task.num_x_rows};
-  const int64_t row_bytes = RowBytes(w.dtype, w.cols);
-  const int64_t num_rows = task.row_end - task.row_begin;
-  if (num_rows == 0 || x_rows.count == 0) return;
+  if (task.row_begin == task.row_end || x_rows.count == 0) return;
 
-  const std::byte* data = w.data + task.row_begin * row_bytes;
-  const DotOutput dot_out = {out.data, out.row_stride, out.partial_stride};
+  const FormatFunctions format = FunctionsOf(level).format(w.dtype);
   if (format.dot_float != nullptr) {
     SWITCHYARD_DCHECK(x.values.cols == w.cols);
-    format.dot_float({data, row_bytes, num_rows}, x.values, x_rows, segments, dot_out);
+    const int64_t row_bytes = RowBytes(w.dtype, w.cols);
+    format.dot_float(
+        {w.data + task.row_begin * row_bytes, row_bytes, task.row_end - task.row_begin}, x.values,
+        x_rows, segments, {out.data, out.row_stride, out.partial_stride});
     return;
   }
   SWITCHYARD_DCHECK(x.quantized.cols == w.cols);
+  SWITCHYARD_DCHECK(segments.num_segments <= kMaxSegments);
   SWITCHYARD_DCHECK(std::all_of(borders.begin(), borders.end(), [&](int64_t border) {
-    return border % Traits(w.dtype).block_length == 0;
+    return border % (w.in_panels ? kPanelGroup : Traits(w.dtype).block_length) == 0;
   }));
-  if (x_rows.count == 1 && format.dot_stored != nullptr) {
-    format.dot_stored({data, row_bytes, num_rows}, x.quantized, x_rows[0], segments, dot_out);
-    return;
-  }
-  const int64_t begin = borders.front();
-  const int64_t end = borders.back();
-  const bool has_minimum = HasMinimum(w.dtype);
-  for (int64_t r = 0; r < num_rows; r += kPanelRows) {
-    const StoredRows rows = {data + r * row_bytes, row_bytes, std::min(kPanelRows, num_rows - r)};
-    const ExpandedRows panel =
-        PlacePanel(scratch.data(), rows.num_rows, begin, end - begin, has_minimum);
-    if (format.expand != nullptr) {
-      format.expand(rows, end, panel);
+  const ActiveRows rows = {x.quantized, x_rows};
+  BlockProducts products(level, w, segments, scratch);
+  const auto out_at = [&](int64_t row) -> DotOutput {
+    return {out.data + (row - task.row_begin), out.row_stride, out.partial_stride};
+  };
+  // Windows that the range covers wholly go straight to the output.
+  int64_t row = task.row_begin;
+  while (row < task.row_end) {
+    const int64_t window = row / kPanelRows;
+    const int64_t num_whole =
+        row % kPanelRows == 0 ? (task.row_end - row) / kPanelRows : int64_t{0};
+    if (num_whole > 0) {
+      products.Windows(window, num_whole, rows, out_at(row));
+      row += num_whole * kPanelRows;
     } else {
-      ExpandAny(w.dtype, rows, end, panel);
+      const int64_t end = std::min((window + 1) * kPanelRows, task.row_end);
+      products.Part(window, row, end, rows, out_at(row));
+      row = end;
     }
-    functions.dot_expanded(panel, x.quantized, x_rows, segments,
-                           {out.data + r, out.row_stride, out.partial_stride});
   }
 }
 
 int64_t RowsPerTask(const WeightMatrix& w, int num_threads) {
   constexpr int64_t kTaskBytes = 64 * 1024;
-  const int64_t row_bytes = std::max<int64_t>(RowBytes(w.dtype, w.cols), 1);
+  const int64_t row_bytes = std::max<int64_t>(RowBytes(w.dtype, w.cols), 1);  // about
   const int64_t by_bytes = kTaskBytes / row_bytes;
   const int64_t by_threads = w.rows / std::max(num_threads, 1);
   return RoundUp(std::max<int64_t>(std::min(by_bytes, by_threads), 1), kPanelRows);
@@ -162,24 +273,25 @@ void MatMulShardedRows(CpuLevel level, const WeightMatrix& w, int64_t row_begin,
                        const ShardBorders& shards, const ActivationRows& x, MatrixView<float> y,
                        MatMulScratch& scratch) {
   const ShardSegments segments = SegmentsOf(shards, w.cols);
-  // The expanded panel lies in front of the partial sums.
   auto* partials =
-      reinterpret_cast<float*>(scratch.data() + RoundUp(PanelBytes(scratch.max_cols()), 64));
-  const int64_t rows_at_a_time = kShardedRows / shards.num_strips;
-  const int64_t partial_stride = rows_at_a_time * kPanelRows;
-  for (int64_t r = row_begin; r < row_end; r += kPanelRows) {
-    const int64_t r_end = std::min(r + kPanelRows, row_end);
-    for (int64_t b = 0; b < y.rows; b += rows_at_a_time) {
-      const int64_t count = std::min(rows_at_a_time, y.rows - b);
+      reinterpret_cast<float*>(scratch.data() + ScratchParts(scratch.max_cols()).partials());
+  // With few activation rows more weight rows at a time: each call costs as much as some columns.
+  const int64_t x_at_a_time = std::min(kShardedRows / shards.num_strips, y.rows);
+  const int64_t w_at_a_time = kShardedRows / (x_at_a_time * shards.num_strips) * kPanelRows;
+  const int64_t partial_stride = x_at_a_time * w_at_a_time;
+  for (int64_t r = row_begin; r < row_end; r += w_at_a_time) {
+    const int64_t num_rows = std::min(w_at_a_time, row_end - r);
+    for (int64_t b = 0; b < y.rows; b += x_at_a_time) {
+      const int64_t count = std::min(x_at_a_time, y.rows - b);
       ActivationRows some = x;
       if (x.values.data != nullptr) some.values = x.values.Rows(b, count);
       if (x.quantized.quants != nullptr) some.quantized = x.quantized.Rows(b, count);
-      MatMulRows(level, {w, r, r_end, nullptr, count}, segments.borders(), some,
-                 {partials, kPanelRows, partial_stride}, scratch);
+      MatMulRows(level, {w, r, r + num_rows, nullptr, count}, segments.borders(), some,
+                 {partials, w_at_a_time, partial_stride}, scratch);
       for (int64_t t = 0; t < count; ++t) {
-        const float* p = partials + t * kPanelRows;
+        const float* p = partials + t * w_at_a_time;
         float* y_row = y.row(b + t) + (r - row_begin);
-        for (int64_t i = 0; i < r_end - r; ++i) {
+        for (int64_t i = 0; i < num_rows; ++i) {
           float shard[4];
           for (int s = 0; s < 4; ++s) shard[s] = p[i + s * partial_stride];
           for (int s = 4; s < segments.num_segments; ++s) shard[s % 4] += p[i + s * partial_stride];

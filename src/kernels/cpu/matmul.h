@@ -1,6 +1,6 @@
 // Products of stored weight matrices with rows of activations.
 //
-// Every element of a result is computed in one fixed order over the columns (row_dot.h): it does
+// Every element of a result is computed in one fixed order over the columns (panel_dot.h): it does
 // not depend on the CPU level, the number of activation rows, the row ranges or the threads.
 #pragma once
 
@@ -19,19 +19,22 @@
 
 namespace switchyard::kernels::cpu {
 
-// A weight matrix as it lies in the file: rows one after another, not aligned.
+// A weight matrix: as row panels (panel.h), 64-byte aligned, or as it lies in the file, rows one
+// after another, not aligned.
 // REQUIRES: at least 64 bytes past the last row are readable (their values do not matter).
 struct WeightMatrix {
   DType dtype = DType::kF32;
   const std::byte* data = nullptr;
   int64_t rows = 0;
   int64_t cols = 0;
+  bool in_panels = false;  // block formats only
 };
 
 // Columns of the activations and weights that enter, and where partial sums are cut: partial s
 // covers [border[s], border[s + 1]).
-// REQUIRES: ascending; multiples of 32 and of the weights' block length, or any columns for F32,
-//           F16 and BF16. Empty ranges are allowed and give 0.
+// REQUIRES: ascending; at most 64 ranges; multiples of 32 and, without panels, of the weights'
+// block
+//           length; any columns for F32, F16 and BF16. Empty ranges are allowed and give 0.
 using ColumnBorders = absl::Span<const int64_t>;
 
 // Working memory of one thread.

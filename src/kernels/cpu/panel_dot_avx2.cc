@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/cpu/float_dot.h"
-#include "kernels/cpu/panel_dot_levels.h"
+#include "kernels/cpu/panel_dot.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
@@ -446,6 +446,6 @@ FormatFunctions Format(DType dtype) {
 
 }  // namespace
 
-const LevelFunctions kAvx2Panels = {Format, DotExpandedAvx2, QuantizeRowAvx2};
+const LevelFunctions kAvx2Functions = {Format, DotExpandedAvx2, QuantizeRowAvx2};
 
 }  // namespace switchyard::kernels::cpu

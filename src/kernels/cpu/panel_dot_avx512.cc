@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/float_dot.h"
-#include "kernels/cpu/panel_dot_levels.h"
+#include "kernels/cpu/panel_dot.h"
 #include "kernels/cpu/panel_dot_vnni.h"
 
 namespace switchyard::kernels::cpu {
@@ -108,6 +108,6 @@ FormatFunctions Format(DType dtype) {
 
 }  // namespace
 
-const LevelFunctions kAvx512VnniPanels = {Format, DotExpanded<Avx512>, QuantizeRowAvx512};
+const LevelFunctions kAvx512VnniFunctions = {Format, DotExpanded<Avx512>, QuantizeRowAvx512};
 
 }  // namespace switchyard::kernels::cpu

@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/float_dot.h"
-#include "kernels/cpu/panel_dot_levels.h"
+#include "kernels/cpu/panel_dot.h"
 #include "kernels/cpu/panel_dot_vnni.h"
 
 namespace switchyard::kernels::cpu {
@@ -112,6 +112,6 @@ FormatFunctions Format(DType dtype) {
 
 }  // namespace
 
-const LevelFunctions kAvxVnniPanels = {Format, DotExpanded<AvxVnni>, QuantizeRowAvx2};
+const LevelFunctions kAvxVnniFunctions = {Format, DotExpanded<AvxVnni>, QuantizeRowAvx2};
 
 }  // namespace switchyard::kernels::cpu

@@ -66,7 +66,9 @@ class ReferenceBackend final : public Backend {
 
   std::string Describe() const override { return "reference"; }
 
-  absl::Status ReserveWeights(int64_t total_bytes) override {
+  absl::Status ReserveWeights(absl::Span<const WeightRequest> weights) override {
+    int64_t total_bytes = 0;
+    for (const WeightRequest& weight : weights) total_bytes += weight.view.bytes();
     const std::optional<int64_t> available = AvailableHostBytes();
     if (available.has_value() && total_bytes > *available) {
       return ResourceExhausted("weights do not fit into memory, wanted bytes: {}, available: {}",

@@ -1,55 +1,52 @@
-// The scalar level: the definition of row_dot.h in plain C++.
+// The scalar level: the definition of panel_dot.h in plain C++.
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/row_dot.h"
+#include "kernels/cpu/panel_dot.h"
 #include "kernels/quant/half.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
 
-float SumOfLanes(const float* acc, const float* low) {
+float SumOfLanes(const float* acc) {
   float s[8];
-  for (int l = 0; l < 8; ++l) {
-    s[l] = acc[l] + acc[l + 8];
-    if (low != nullptr) s[l] += low[l] + low[l + 8];
-  }
+  for (int l = 0; l < 8; ++l) s[l] = acc[l] + acc[l + 8];
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-float DotRow(const ExpandedRows& w, int64_t row, const QuantizedRows& x, int64_t x_row,
+// One row of a panel and one activation row, over columns [begin, end).
+float DotRow(const ExpandedPanel& w, int64_t row, const QuantizedRows& x, int64_t x_row,
              int64_t begin, int64_t end) {
-  const int8_t* values = w.values + row * w.stride + (begin - w.begin);
-  const int64_t first_half = row * (w.stride / 16) + (begin - w.begin) / 16;
-  const int8_t* quants = x.quants + x_row * x.padded_cols + begin;
-  const float* x_scales = x.scales + (x_row * x.padded_cols + begin) / 32;
-  const float* half_sums = x.half_sums + (x_row * x.padded_cols + begin) / 16;
-  float acc[16] = {};
-  float low[16] = {};
-  for (int64_t g = 0; g < (end - begin) / kGroupLength; ++g) {
-    for (int l = 0; l < 8; ++l) {
-      int32_t sum = 0;
-      for (int64_t i = 32 * g + 4 * l; i < 32 * g + 4 * l + 4; ++i) sum += values[i] * quants[i];
-      const float scale = w.scales[first_half + 2 * g + l / 4] * x_scales[g];
-      float& lane = acc[8 * (g % 2) + l];
-      lane = std::fma(static_cast<float>(sum), scale, lane);
+  const int8_t* quants = x.quants + x_row * x.padded_cols;
+  const float* x_scales = x.scales + x_row * (x.padded_cols / 32);
+  const int64_t length = w.run_length;
+  const float* x_sums = length == 16 ? x.half_sums + x_row * (x.padded_cols / 16)
+                                     : x.group_sums + x_row * (x.padded_cols / 32);
+  float acc = 0;
+  for (int64_t run = begin; run < end; run += length) {
+    int32_t sum = 0;
+    for (int64_t col = run; col < run + length; ++col) {
+      const int64_t c = col - w.begin;
+      sum += (w.values[c / 4 * 64 + 4 * row + c % 4] - 128) * quants[col];
     }
-    if (!w.has_minimum) continue;
-    for (int64_t h = 2 * g; h < 2 * g + 2; ++h) {
-      low[h % 16] = std::fma(w.minima[first_half + h], half_sums[h], low[h % 16]);
-    }
+    const int64_t at = (run - w.begin) / length * kPanelRows + row;
+    acc = std::fma(static_cast<float>(sum), w.scales[at] * x_scales[run / 32], acc);
+    if (w.has_minimum) acc = std::fma(w.minima[at], x_sums[run / length], acc);
   }
-  return SumOfLanes(acc, w.has_minimum ? low : nullptr);
+  return acc;
 }
 
-void DotExpanded(const ExpandedRows& w, const QuantizedRows& x, const RowSelection& x_rows,
-                 const Segments& segments, const DotOutput& out) {
+void DotExpanded(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
+                 const RowSelection& x_rows, const Segments& segments, const DotOutput& out) {
   for (int s = 0; s < segments.num_segments; ++s) {
     for (int64_t b = 0; b < x_rows.count; ++b) {
       float* out_row = out.data + s * out.segment_stride + b * out.row_stride;
-      for (int64_t r = 0; r < w.num_rows; ++r) {
-        out_row[r] = DotRow(w, r, x, x_rows[b], segments.border[s], segments.border[s + 1]);
+      for (int64_t p = 0; p < num_panels; ++p) {
+        for (int64_t r = 0; r < kPanelRows; ++r) {
+          out_row[p * kPanelRows + r] =
+              DotRow(panels[p], r, x, x_rows[b], segments.border[s], segments.border[s + 1]);
+        }
       }
     }
   }
@@ -95,7 +92,7 @@ void DotFloat(const StoredRows& w, MatrixView<const float> x, const RowSelection
           float& lane = acc[(c - begin) % 16];
           lane = std::fma(Loader::Load(row + c * Loader::kBytes), x_row[c], lane);
         }
-        out.data[s * out.segment_stride + b * out.row_stride + r] = SumOfLanes(acc, nullptr);
+        out.data[s * out.segment_stride + b * out.row_stride + r] = SumOfLanes(acc);
       }
     }
   }
@@ -128,7 +125,6 @@ void QuantizeRow(const float* values, const QuantizedRows& out, int64_t row) {
         out.quants[base + k + i] = static_cast<int8_t>(quant);
         sum += quant;
       }
-      out.offset_sums[(base + k) / 4 + l] = -128 * sum;
       sum16[l / 4] += sum;
     }
     for (int h = 0; h < 2; ++h) {
@@ -148,7 +144,7 @@ FormatFunctions Format(DType dtype) {
     case DType::kBF16:
       return {nullptr, nullptr, DotFloat<BF16Loader>};
     default:
-      return {};
+      return {nullptr, HasPanels(dtype) ? PortableExpandPanel(dtype) : nullptr, nullptr};
   }
 }
 
