@@ -98,9 +98,9 @@ absl::Status RunThreads(const LoadedModel& model, ModelOptions options,
                         std::vector<BenchRow>& rows) {
   int64_t longest = 0;
   for (const BenchCase& test : cases) {
-    // A generation starts from one more token; its last one is never computed.
+    // A generation starts from one more token and from the one that was sampled after it.
     longest = std::max<int64_t>(
-        longest, test.depth + std::max(test.num_prompt, test.num_gen > 0 ? test.num_gen + 1 : 0));
+        longest, test.depth + std::max(test.num_prompt, test.num_gen > 0 ? test.num_gen + 2 : 0));
   }
   if (longest > model.spec.context_length) {
     return WithExitCode(InvalidArgument("the longest test needs {} tokens, the context has {}",

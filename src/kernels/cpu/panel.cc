@@ -249,12 +249,13 @@ void PackRow(const uint8_t* stored, int64_t row, int64_t cols, std::byte* panel)
   constexpr PanelFormat kFormat = kPanelFormat<dtype>;
   constexpr int kGroups = kFormat.has_blocks ? kPanelBlock / kPanelGroup : 1;
   constexpr int kRuns = kPanelGroup / kFormat.run_length;
+  const int block_bytes = Traits(dtype).block_bytes;
   Unpacked<kGroups> block;
   std::byte* factors = panel;
   std::byte* quants = panel + kFormat.quants_begin(cols);
   for (int64_t b = 0; b < kFormat.num_factors(cols); ++b) {
     Unpacker<dtype>::Unpack(stored, block);
-    stored += Traits(dtype).block_bytes;
+    stored += block_bytes;
     std::byte* to = factors;
     std::memcpy(to + 2 * row, &block.d, 2);
     to += 2 * kPanelRows;
