@@ -10,21 +10,25 @@
 namespace switchyard::kernels::cpu {
 namespace {
 
-// Elements of a stream and rows whose gates one task holds at a time.
-constexpr int64_t kGateElements = 32;
-constexpr int64_t kGateRows = 64;
+// Elements of a stream that one task takes: whole panels. Few calls of long ranges cost less than
+// many, and leave less to share at the end: with 128 elements a task of decode reads about 180 KiB.
+constexpr int64_t kMinGateElements = 32;
+constexpr int64_t kMaxGateElements = 128;
+constexpr int64_t kTasksPerThread = 8;
+// Gates that a task holds at a time, of each stream.
+constexpr int64_t kHeldGates = 2048;
 
 struct MixBuffers {
   MatrixView<float> normalized;  // [T, S * hidden_size]
   MatrixView<float> low;         // [T, low rank]
-  MatrixView<float> gates;       // per thread [kGateRows, S, kGateElements]
+  MatrixView<float> gates;       // per thread [rows, S, elements]
   ActivationRows x, low_x;
 
   MixBuffers(Scratch& scratch, int num_threads, int64_t rows, int64_t wide, int64_t low_rank,
              int64_t num_streams, bool quantized, bool low_quantized)
       : normalized(scratch.TakeMatrix<float>(rows, wide)),
         low(scratch.TakeMatrix<float>(rows, low_rank)),
-        gates(scratch.TakePerThread<float>(num_threads, kGateRows * num_streams * kGateElements)),
+        gates(scratch.TakePerThread<float>(num_threads, num_streams * kHeldGates)),
         x(TakeActivations(scratch, rows, wide, quantized)),
         low_x(TakeActivations(scratch, rows, low_rank, low_quantized)) {}
 };
@@ -36,22 +40,22 @@ void MixElements(const StageContext& context, const WeightMatrix& up, int num_st
   const int64_t hidden_size = u.cols;
   const std::array<int64_t, 2> borders = {0, up.cols};
   float* gates = buffers.gates.row(thread);
-  const int64_t gate_row = num_streams * kGateElements;
-  for (int64_t row = 0; row < u.rows; row += kGateRows) {
-    const int64_t count = std::min(kGateRows, u.rows - row);
+  const int64_t size = end - begin, gate_row = num_streams * size;
+  const int64_t rows_at_once = kHeldGates / size;
+  for (int64_t row = 0; row < u.rows; row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, u.rows - row);
     ActivationRows low = buffers.low_x;
     low.values = low.values.Rows(row, count);
     if (low.quantized.quants != nullptr) low.quantized = low.quantized.Rows(row, count);
     for (int s = 0; s < num_streams; ++s) {
       MatMulRows(context.level,
                  {up, s * hidden_size + begin, s * hidden_size + end, nullptr, count}, borders, low,
-                 {gates + s * kGateElements, gate_row, 0},
-                 context.matmul[static_cast<size_t>(thread)]);
+                 {gates + s * size, gate_row, 0}, context.matmul[static_cast<size_t>(thread)]);
     }
     for (int64_t t = 0; t < count; ++t) {
-      context.kernels.gated_mean(gates + t * gate_row, kGateElements,
+      context.kernels.gated_mean(gates + t * gate_row, size,
                                  buffers.normalized.row(row + t) + begin, hidden_size, num_streams,
-                                 end - begin, u.row(row + t) + begin);
+                                 size, u.row(row + t) + begin);
     }
   }
 }
@@ -107,11 +111,13 @@ int64_t HcMix(const StageContext& context, const MixerWeights& w, MatrixView<con
   });
   buffers.low_x.values = buffers.low;
 
-  const int64_t num_blocks = (hidden_size + kGateElements - 1) / kGateElements;
-  context.pool.ParallelFor(num_blocks, [&](int64_t block, int thread) {
-    const int64_t begin = block * kGateElements;
+  const int64_t elements = std::clamp(
+      hidden_size / (context.num_threads() * kTasksPerThread) / kMinGateElements * kMinGateElements,
+      kMinGateElements, kMaxGateElements);
+  context.pool.ParallelFor((hidden_size + elements - 1) / elements, [&](int64_t task, int thread) {
+    const int64_t begin = task * elements;
     MixElements(context, up.matrix(), w.num_streams, buffers, begin,
-                std::min(begin + kGateElements, hidden_size), u, thread);
+                std::min(begin + elements, hidden_size), u, thread);
   });
   return norm.resident_bytes() + products.weight_bytes() + up.resident_bytes();
 }
