@@ -1,4 +1,5 @@
 // The AVX-512 VNNI level over row panels: one vector holds four columns of sixteen rows.
+#include <cstring>
 #include <immintrin.h>
 
 #include "kernels/cpu/float_dot.h"

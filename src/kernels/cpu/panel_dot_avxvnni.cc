@@ -1,4 +1,5 @@
 // The AVX-VNNI level over row panels: one vector holds four columns of eight rows.
+#include <cstring>
 #include <immintrin.h>
 
 #include "kernels/cpu/float_dot.h"
