@@ -75,7 +75,8 @@ class BlockProducts {
 
   // Writes all rows of `count` windows; those past the last row of the matrix are 0.
   void Windows(int64_t first, int64_t count, const ActiveRows& x, const DotOutput& out) {
-    if (w_.in_panels && x.rows.count <= kMaxDirectRows && format_.dot_panels != nullptr) {
+    if (w_.in_panels && format_.dot_panels != nullptr &&
+        (x.rows.count <= kMaxDirectRows || format_.takes_any_rows)) {
       const int64_t panel_bytes = PanelsBytes(w_.dtype, kPanelRows, w_.cols);
       format_.dot_panels({w_.data + first * panel_bytes, panel_bytes, w_.cols, count}, x.x, x.rows,
                          segments_, out);
