@@ -12,7 +12,8 @@ namespace {
 // registers.
 constexpr int kTileRows = 4;
 
-// A tile: one panel by kB activation rows over columns [begin, end).
+// A tile: one panel by kB activation rows over columns [begin, end). With `carry` the sums go on
+// from those in `out`.
 //
 // kAdded: pair sums that are added in 16 bits. Weights are then codes, with half of their range
 // added unless they have a minimum: codes of 5 bits allow 4 (4 * 2 * 31 * 127 = 31496), of 6 bits 2
@@ -20,7 +21,7 @@ constexpr int kTileRows = 4;
 template <int kAdded, bool kHasMinimum, int kRunLength, int kB>
 SWITCHYARD_INLINE void DotTile(const ExpandedPanel& w, const RowPointers<kB>& x,
                                const float* const (&x_sums)[kB], int64_t begin, int64_t end,
-                               float* out, int64_t row_stride) {
+                               bool carry, float* out, int64_t row_stride) {
   constexpr bool kSigned = kAdded == 0;
   constexpr bool kHasOffset = !kSigned && !kHasMinimum;
   constexpr int kRunQuads = kRunLength / 4;
@@ -33,6 +34,11 @@ SWITCHYARD_INLINE void DotTile(const ExpandedPanel& w, const RowPointers<kB>& x,
   const float* scales = w.scales + first_factor;
   const float* minima = kHasMinimum ? w.minima + first_factor : nullptr;
   alignas(32) float acc[kHalves][kB][kHalfRows] = {};  // the registers are for the integer sums
+  for (int b = 0; carry && b < kB; ++b) {
+    for (int h = 0; h < kHalves; ++h) {
+      _mm256_store_ps(acc[h][b], _mm256_loadu_ps(out + b * row_stride + kHalfRows * h));
+    }
+  }
   for (int64_t run = begin; run < end; run += kRunLength) {
     __m256i sums[kHalves][kB];
     Unroll<kRunQuads / kChunk>([&](auto chunk) SWITCHYARD_INLINE_LAMBDA {
@@ -96,7 +102,7 @@ SWITCHYARD_INLINE void DotTile(const ExpandedPanel& w, const RowPointers<kB>& x,
 template <int kAdded, bool kHasMinimum, int kRunLength, int kB>
 void DotExpandedRows(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
                      const RowSelection& x_rows, int64_t first, int64_t begin, int64_t end,
-                     float* out, int64_t row_stride) {
+                     bool carry, float* out, int64_t row_stride) {
   const RowPointers<kB> pointers(x, x_rows, first);
   const float* x_sums[kB];
   for (int b = 0; b < kB; ++b) {
@@ -104,7 +110,7 @@ void DotExpandedRows(const ExpandedPanel* panels, int64_t num_panels, const Quan
     x_sums[b] = (kRunLength == 16 ? x.half_sums : x.group_sums) + at;
   }
   for (int64_t p = 0; p < num_panels; ++p) {
-    DotTile<kAdded, kHasMinimum, kRunLength, kB>(panels[p], pointers, x_sums, begin, end,
+    DotTile<kAdded, kHasMinimum, kRunLength, kB>(panels[p], pointers, x_sums, begin, end, carry,
                                                  out + kPanelRows * p, row_stride);
   }
 }
@@ -113,13 +119,14 @@ void DotExpandedRows(const ExpandedPanel* panels, int64_t num_panels, const Quan
 // panels come from the second.
 template <int kAdded, bool kHasMinimum, int kRunLength>
 void DotExpandedAs(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
-                   const RowSelection& x_rows, const Segments& segments, const DotOutput& out) {
+                   const RowSelection& x_rows, const Segments& segments, bool carry,
+                   const DotOutput& out) {
   for (int s = 0; s < segments.num_segments; ++s) {
     const int64_t begin = segments.border[s];
     const int64_t end = segments.border[s + 1];
     const auto rows = [&](auto count, int64_t first) {
       DotExpandedRows<kAdded, kHasMinimum, kRunLength, count>(
-          panels, num_panels, x, x_rows, first, begin, end,
+          panels, num_panels, x, x_rows, first, begin, end, carry,
           out.data + s * out.segment_stride + first * out.row_stride, out.row_stride);
     };
     int64_t b = 0;
@@ -133,7 +140,7 @@ void DotExpandedAs(const ExpandedPanel* panels, int64_t num_panels, const Quanti
 
 // The form for weights like those of a panel.
 template <int kRunLength>
-DotExpandedFunction DotExpandedFor(const ExpandedPanel& panel) {
+auto DotExpandedFor(const ExpandedPanel& panel) {
   if (panel.has_minimum) {
     return panel.value_bits <= 5 ? DotExpandedAs<4, true, kRunLength>
                                  : DotExpandedAs<2, true, kRunLength>;
@@ -148,10 +155,16 @@ DotExpandedFunction DotExpandedFor(const ExpandedPanel& panel) {
 
 void DotExpandedAvx2(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
                      const RowSelection& x_rows, const Segments& segments, const DotOutput& out) {
+  DotExpandedPartAvx2(panels, num_panels, x, x_rows, segments, false, out);
+}
+
+void DotExpandedPartAvx2(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
+                         const RowSelection& x_rows, const Segments& segments, bool carry,
+                         const DotOutput& out) {
   if (num_panels == 0) return;
   const auto dot =
       panels[0].run_length == 32 ? DotExpandedFor<32>(panels[0]) : DotExpandedFor<16>(panels[0]);
-  dot(panels, num_panels, x, x_rows, segments, out);
+  dot(panels, num_panels, x, x_rows, segments, carry, out);
 }
 
 }  // namespace switchyard::kernels::cpu

@@ -1,9 +1,9 @@
 // The AVX2 level: float weights, and quantisation of activations.
-#include "kernels/cpu/float_dot.h"
-
 #include <cstdint>
 #include <cstring>
 #include <immintrin.h>
+
+#include "kernels/cpu/float_dot.h"
 
 namespace switchyard::kernels::cpu {
 namespace {

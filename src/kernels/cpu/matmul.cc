@@ -116,6 +116,7 @@ class BlockProducts {
     panel.cols = segments_.border[segments_.num_segments] - panel.begin;
     panel.run_length = format.has_value() ? format->run_length : 16;
     panel.has_minimum = HasMinimum(w_.dtype);
+    if (format.has_value()) panel.value_bits = format->value_bits();
     panel.values = reinterpret_cast<uint8_t*>(memory);
     panel.scales = reinterpret_cast<float*>(memory + parts_.cols * kPanelRows);
     panel.minima =

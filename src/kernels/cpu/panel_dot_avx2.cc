@@ -132,7 +132,7 @@ SWITCHYARD_INLINE void VisitGroups(const std::byte* panel, int64_t cols, int64_t
   }
 }
 
-// ---- up to eight activation rows, packed weights -----------------------------------------------
+// ---- decoding in registers ----------------------------------------------------------------------
 
 // How weights become the operands of vpmaddubsw.
 enum class Operands {
@@ -344,8 +344,8 @@ void DotPanelRows(const std::byte* panel, int64_t cols, const QuantizedRows& x,
 }
 
 template <DType dtype>
-void DotPanels(const Panels& w, const QuantizedRows& x, const RowSelection& x_rows,
-               const Segments& segments, const DotOutput& out) {
+void DotPackedPanels(const Panels& w, const QuantizedRows& x, const RowSelection& x_rows,
+                     const Segments& segments, const DotOutput& out) {
   constexpr PanelFormat kFormat = kPanelFormat<dtype>;
   for (int64_t p = 0; p < w.num_panels; ++p) {
     const std::byte* panel = w.data + p * w.panel_bytes;
@@ -402,10 +402,69 @@ void ExpandPanel(const std::byte* panel, int64_t cols, const ExpandedPanel& out)
       });
 }
 
+// ---- packed weights, any number of activation rows ----------------------------------------------
+
+// Columns that are expanded at a time: with the activations of a tile they stay in the first-level
+// cache.
+constexpr int64_t kSliceColumns = 512;
+
+// Whether decoding anew for each four activation rows is as fast as expanding, for any number of
+// them: where it takes few instructions, or expanded weights take as many.
+template <PanelFormat kFormat>
+constexpr bool IsDecodedAnew() {
+  return kFormat.bits == 8 || (kFormat.bits == 4 && kFormat.code != PanelCode::kTable);
+}
+
+// Activation rows from which on the other formats are expanded.
+constexpr int64_t kMinSliceRows = 9;
+
+// Expands a slice of the columns and multiplies it with all activation rows, then the next slice.
+template <DType dtype>
+void DotSlices(const Panels& w, const QuantizedRows& x, const RowSelection& x_rows,
+               const Segments& segments, const DotOutput& out) {
+  constexpr PanelFormat kFormat = kPanelFormat<dtype>;
+  constexpr int64_t kNumFactors = kSliceColumns / kFormat.run_length * kPanelRows;
+  alignas(64) uint8_t values[kSliceColumns * kPanelRows];
+  alignas(64) float scales[kNumFactors];
+  alignas(64) float minima[kFormat.has_minimum ? kNumFactors : 1];
+  for (int64_t p = 0; p < w.num_panels; ++p) {
+    const std::byte* panel = w.data + p * w.panel_bytes;
+    for (int s = 0; s < segments.num_segments; ++s) {
+      const int64_t begin = segments.border[s], end = segments.border[s + 1];
+      const DotOutput segment_out = {out.data + s * out.segment_stride + p * kPanelRows,
+                                     out.row_stride, out.segment_stride};
+      int64_t borders[2] = {begin, begin};
+      do {
+        borders[0] = borders[1];
+        borders[1] = end - borders[0] < kSliceColumns ? end : borders[0] + kSliceColumns;
+        const ExpandedPanel slice = {borders[0],
+                                     borders[1] - borders[0],
+                                     kFormat.run_length,
+                                     kFormat.has_minimum,
+                                     values,
+                                     scales,
+                                     minima,
+                                     kFormat.value_bits()};
+        ExpandPanel<dtype>(panel, w.cols, slice);
+        DotExpandedPartAvx2(&slice, 1, x, x_rows, {borders, 1}, borders[0] != begin, segment_out);
+      } while (borders[1] < end);
+    }
+  }
+}
+
+template <DType dtype>
+void DotPanels(const Panels& w, const QuantizedRows& x, const RowSelection& x_rows,
+               const Segments& segments, const DotOutput& out) {
+  if constexpr (!IsDecodedAnew<kPanelFormat<dtype>>()) {
+    if (x_rows.count >= kMinSliceRows) return DotSlices<dtype>(w, x, x_rows, segments, out);
+  }
+  DotPackedPanels<dtype>(w, x, x_rows, segments, out);
+}
+
 // ---- the table ----------------------------------------------------------------------------------
 
 template <DType dtype>
-constexpr FormatFunctions kFunctions = {DotPanels<dtype>, ExpandPanel<dtype>, nullptr};
+constexpr FormatFunctions kFunctions = {DotPanels<dtype>, ExpandPanel<dtype>, nullptr, true};
 
 FormatFunctions Format(DType dtype) {
   switch (dtype) {

@@ -4,8 +4,8 @@
 // pairs summed in 16 bits (vpmaddubsw: unsigned by signed, saturating); as many of them are added
 // there as cannot overflow, then the sums are widened to 32 bits (vpmaddwd).
 //
-// All names but the last are in an unnamed namespace: nothing here may be merged with code of other
-// levels.
+// All names but the last two are in an unnamed namespace: nothing here may be merged with code of
+// other levels.
 #pragma once
 
 #include <cstdint>
@@ -71,5 +71,10 @@ struct RowPointers {
 // DotExpandedFunction.
 void DotExpandedAvx2(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
                      const RowSelection& x_rows, const Segments& segments, const DotOutput& out);
+
+// The same for a part of the columns: with `carry` the sums go on from those in `out`.
+void DotExpandedPartAvx2(const ExpandedPanel* panels, int64_t num_panels, const QuantizedRows& x,
+                         const RowSelection& x_rows, const Segments& segments, bool carry,
+                         const DotOutput& out);
 
 }  // namespace switchyard::kernels::cpu
