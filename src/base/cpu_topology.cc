@@ -156,6 +156,7 @@ CpuBudget MakeCpuBudget(const CpuTopology& topology, std::optional<double> quota
   const int num_cores = static_cast<int>(topology.cores.size());
   CpuBudget budget;
   budget.cores = SpreadOverDomains(topology.cores);
+  budget.has_siblings = topology.allowed_cpus.size() > topology.cores.size();
   budget.num_threads = num_cores;
   if (num_cores >= kReserveFromCores) budget.num_threads -= kReservedCores;
   // Compared as doubles: a huge quota would not fit an int.
@@ -180,8 +181,13 @@ std::optional<std::string> ThreadCountWarning(int num_threads, const CpuBudget& 
 }
 
 std::vector<CpuCore> CoresForThreads(int num_threads, const CpuBudget& budget) {
-  if (num_threads <= 1 || num_threads > static_cast<int>(budget.cores.size())) return {};
-  return {budget.cores.begin(), budget.cores.begin() + num_threads};
+  if (num_threads <= 1) return {};
+  if (budget.has_siblings && num_threads > static_cast<int>(budget.cores.size())) return {};
+  std::vector<CpuCore> cores;
+  for (int i = 0; i < num_threads; ++i) {
+    cores.push_back(budget.cores[static_cast<size_t>(i) % budget.cores.size()]);
+  }
+  return cores;
 }
 
 }  // namespace switchyard

@@ -46,6 +46,7 @@ struct CpuBudget {
   std::string reason;  // for the log: "2 of 2 cores allowed", "CPU quota 1.5 of 8 cores allowed"
   // The allowed cores in the order of use; may be more than num_threads.
   std::vector<CpuCore> cores;
+  bool has_siblings = false;  // some core has more than one allowed hardware thread
 };
 
 // Derives the budget: one thread per allowed physical core (two hardware threads of a core share
@@ -62,8 +63,10 @@ CpuBudget DefaultCpuBudget();
 // obeyed all the same.
 std::optional<std::string> ThreadCountWarning(int num_threads, const CpuBudget& budget);
 
-// Cores to pin `num_threads` threads to. Empty (do not pin) if there are fewer cores than threads,
-// and for one thread, which has no peers to keep away from and is best moved about by the kernel.
+// Cores to pin `num_threads` threads to. If there are fewer, they are used in turn: a ThreadPool runs
+// no more threads than there are CPUs. Empty (do not pin) if that would leave hardware threads
+// without use, and for one thread, which has no peers to keep away from and is best moved about by
+// the kernel.
 std::vector<CpuCore> CoresForThreads(int num_threads, const CpuBudget& budget);
 
 }  // namespace switchyard

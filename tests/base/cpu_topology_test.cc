@@ -122,10 +122,18 @@ TEST(ThreadCountWarningTest, WarnsAboveTheBudgetOnly) {
   EXPECT_THAT(*warning, HasSubstr(budget.reason));
 }
 
-TEST(CoresForThreadsTest, GivesOneCoreEachOrNone) {
+TEST(CoresForThreadsTest, GivesOneCoreEachAsLongAsThereAreSome) {
   const CpuBudget budget = MakeCpuBudget(Machine(4, 2), std::nullopt);
   EXPECT_THAT(CpusOf(CoresForThreads(2, budget)), ElementsAre(0, 2));
   EXPECT_THAT(CpusOf(CoresForThreads(4, budget)), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(CpusOf(CoresForThreads(6, budget)), ElementsAre(0, 2, 1, 3, 0, 2));
+}
+
+TEST(CoresForThreadsTest, LeavesMoreThreadsThanCoresToTheKernelWhereCoresHaveSiblings) {
+  CpuTopology machine = Machine(4);
+  for (int cpu = 4; cpu < 8; ++cpu) machine.allowed_cpus.push_back(cpu);
+  const CpuBudget budget = MakeCpuBudget(machine, std::nullopt);
+  EXPECT_THAT(CpusOf(CoresForThreads(4, budget)), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(CoresForThreads(5, budget), IsEmpty());
 }
 
