@@ -16,6 +16,7 @@
 #include "base/process_memory.h"
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "base/unpinned_scope.h"
 
 namespace switchyard::worker {
 namespace {
@@ -145,6 +146,8 @@ void WorkerSession::Stream::Send(v1::WorkerSessionRequest message) {
   outgoing_bytes_ += message.ByteSizeLong();
   outgoing_.push_back(std::move(message));
   if (outgoing_.size() == 1) {
+    // Called by the step thread too, and gRPC starts threads when it likes.
+    const UnpinnedScope unpinned;
     StartWrite(&outgoing_.front());
   } else if (outgoing_bytes_ > kMaxWaitingBytes) {
     context_.TryCancel();
