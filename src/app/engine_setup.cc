@@ -1,24 +1,31 @@
 #include "app/engine_setup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <unistd.h>
 #include <utility>
 
+#include "app/bench/machine_description.h"
+#include "app/core_claims.h"
 #include "app/exit_code.h"
 #include "app/interrupt.h"
 #include "app/local_worker.h"
 #include "app/terminal.h"
+#include "app/thread_cache.h"
 #include "base/cpu_topology.h"
 #include "base/log.h"
 #include "base/process_memory.h"
 #include "base/progress_bar.h"
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "base/thread_calibration.h"
 #include "base/units.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/reference/reference_backend.h"
+#include "model/model_digest.h"
 #include "worker/cache/recurrent_state.h"
 
 namespace switchyard::app {
@@ -41,11 +48,88 @@ absl::StatusOr<kernels::cpu::Recode> RecodeOf(const std::string& name) {
   return InvalidArgument("--recode must be auto, never or always, got: {}", name);
 }
 
-absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeCpuBackend(const ModelOptions& options) {
-  const CpuBudget budget = DefaultCpuBudget();
+// Up to here every core is of use, whatever the memory can do.
+constexpr int kMostThreadsUnmeasured = 2;
+
+bool MeasuresThreads(const ModelOptions& options, const CpuBudget& budget) {
+  return options.num_threads == 0 && budget.num_threads > kMostThreadsUnmeasured;
+}
+
+// The least number of threads that is as fast as any; what an earlier start found out is taken
+// over.
+kernels::cpu::ThreadSweep MeasuredSweep(const CpuBudget& budget, const std::string& cache_key) {
+  const ThreadCache cache(cache_key.empty() ? std::filesystem::path() : DefaultThreadCachePath());
+  if (const auto known = cache.Find(cache_key); known && *known <= budget.num_threads) {
+    LogInfo("threads that run after loading: {} (measured at an earlier start)", *known);
+    return {.choose = [known = *known](absl::Span<const ThreadRate>) { return known; }};
+  }
+  return {.counts = SweepCounts(budget.num_threads),
+          .choose = [cache, cache_key](absl::Span<const ThreadRate> rates) {
+            const int num_threads = LeastOfBestThreads(rates);
+            std::string measured;
+            for (const ThreadRate& rate : rates) {
+              measured += fmt::format("{}{}: {}", measured.empty() ? "" : ", ", rate.num_threads,
+                                      FormatBytesPerSecond(rate.bytes_per_second));
+            }
+            LogInfo("threads that run: {}, the fewest that read weights as fast as any ({})",
+                    num_threads, measured);
+            cache.Store(cache_key, num_threads);
+            return num_threads;
+          }};
+}
+
+// What a user loses who insists on more threads than the budget.
+kernels::cpu::ThreadSweep ForcedSweep(int num_threads, const CpuBudget& budget) {
+  const int num_running = std::min(num_threads, static_cast<int>(AllowedCpus().size()));
+  if (num_running <= budget.num_threads) return {};  // the others sleep
+  return {.counts = {budget.num_threads, num_running},
+          .choose = [](absl::Span<const ThreadRate> rates) {
+            const double loss = 1 - rates[1].bytes_per_second / rates[0].bytes_per_second;
+            LogWarning("{} threads read weights at {}, {} at {}: {:.0f} % are {}",
+                       rates[1].num_threads, FormatBytesPerSecond(rates[1].bytes_per_second),
+                       rates[0].num_threads, FormatBytesPerSecond(rates[0].bytes_per_second),
+                       100 * std::abs(loss), loss > 0 ? "lost" : "won");
+            return rates[1].num_threads;
+          }};
+}
+
+// Takes cores that no other worker of this host has and reduces the budget to them. Whoever finds
+// fewer than it was told to use, or none, runs unpinned beside the others.
+std::shared_ptr<CoreClaims> ClaimCores(const ModelOptions& options, CpuBudget& budget) {
+  const int num_wanted = options.num_threads > 0 ? options.num_threads : budget.num_threads;
+  auto claims = std::make_shared<CoreClaims>(DefaultCoreClaimsFolder(), budget.cores, num_wanted);
+  if (claims->num_taken() == 0) return claims;
+  const int num_free = static_cast<int>(claims->cores().size());
+  if (num_free == 0 || num_free < options.num_threads) {
+    LogWarning(
+        "other workers have {} of {} cores: threads are not pinned, and slow each other down",
+        claims->num_taken(), budget.cores.size());
+    claims->KeepFirst(0);
+    budget.cores.clear();
+    return claims;
+  }
+  const size_t num_allowed = budget.cores.size();
+  budget.cores = claims->cores();
+  if (num_free < budget.num_threads) {
+    budget.num_threads = num_free;
+    budget.reason = fmt::format("{} of {} cores allowed, {} have other workers", num_free,
+                                num_allowed, claims->num_taken());
+  }
+  return claims;
+}
+
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeCpuBackend(const ModelOptions& options,
+                                                                 const std::string& model_digest) {
+  CpuBudget budget = DefaultCpuBudget();
+  if (options.num_threads > 0) {
+    if (const auto warning = ThreadCountWarning(options.num_threads, budget)) {
+      LogWarning("{}", *warning);
+    }
+  }
+  const auto claims = ClaimCores(options, budget);
   const int num_threads = options.num_threads > 0 ? options.num_threads : budget.num_threads;
-  if (const auto warning = ThreadCountWarning(num_threads, budget)) LogWarning("{}", *warning);
   kernels::cpu::CpuBackendOptions backend;
+  backend.claims = claims;
   backend.num_threads = num_threads;
   backend.cores = CoresForThreads(num_threads, budget);
   backend.huge_pages = options.huge_pages;
@@ -62,6 +146,22 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeCpuBackend(const ModelOpti
   }
   LogInfo("cpu threads: {} ({})", num_threads,
           options.num_threads > 0 ? "as asked for" : budget.reason);
+  if (MeasuresThreads(options, budget)) {
+    const std::string key = model_digest.empty()
+                                ? ""
+                                : ThreadCacheKey(ReadMachineDescription("/").cpu_model,
+                                                 CpuLevelName(backend.level), model_digest, budget);
+    backend.sweep = MeasuredSweep(budget, key);
+    // Cores that are of no use here are free for others.
+    backend.sweep.choose = [choose = std::move(backend.sweep.choose),
+                            claims](absl::Span<const ThreadRate> rates) {
+      const int num_running = choose(rates);
+      claims->KeepFirst(num_running);
+      return num_running;
+    };
+  } else if (num_threads > budget.num_threads) {
+    backend.sweep = ForcedSweep(num_threads, budget);
+  }
   return kernels::cpu::CreateCpuBackend(backend);
 }
 
@@ -87,9 +187,10 @@ void LogMemory(const worker::WorkerMemory& memory) {
 
 int DefaultNumThreads() { return DefaultCpuBudget().num_threads; }
 
-absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const ModelOptions& options) {
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const ModelOptions& options,
+                                                              const std::string& model_digest) {
   if (options.device == "reference") return kernels::reference::CreateReferenceBackend();
-  return MakeCpuBackend(options);
+  return MakeCpuBackend(options, model_digest);
 }
 
 absl::StatusOr<worker::WorkerOptions> MakeWorkerOptions(const LoadedModel& model,
@@ -124,7 +225,11 @@ absl::StatusOr<worker::WorkerOptions> MakeWorkerOptions(const LoadedModel& model
 absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
     const LoadedModel& model, const ModelOptions& options,
     const worker::WorkerOptions& worker_options, const worker::LoadProgress& on_progress) {
-  SWITCHYARD_ASSIGN_OR_RETURN(auto backend, MakeBackend(options));
+  std::string digest;
+  if (MeasuresThreads(options, DefaultCpuBudget())) {
+    SWITCHYARD_ASSIGN_OR_RETURN(digest, model::ModelDigest(model.file));
+  }
+  SWITCHYARD_ASSIGN_OR_RETURN(auto backend, MakeBackend(options, digest));
   std::unique_ptr<ProgressBar> bar;
   auto worker = worker::Worker::Create(
       model.file, model.spec, std::move(backend), worker_options, [&](int64_t done, int64_t total) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -16,9 +17,12 @@ namespace switchyard::app {
 // Threads that compute when nobody says how many.
 int DefaultNumThreads();
 
-// Makes the backend that `options` name.
+// Makes the backend that `options` name. Where nobody says how many threads compute, and there are
+// more than two cores, the number is measured once the weights are loaded; with `model_digest` the
+// result is kept for the next start.
 // Errors: kInvalidArgument with the exit code of unfit hardware for a level this machine lacks.
-absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const ModelOptions& options);
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const ModelOptions& options,
+                                                              const std::string& model_digest = {});
 
 // Sizes of a worker for `options`. A sequence may use the whole context; the pages of one more are
 // there for kept prefixes.

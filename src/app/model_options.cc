@@ -1,10 +1,14 @@
 #include "app/model_options.h"
 
+#include <fmt/format.h>
+
 #include "base/status.h"
 #include "base/units.h"
 
 namespace switchyard::app {
 namespace {
+
+constexpr int kMostThreads = 1024;
 
 // Reads "4096" or "16k" into a count.
 template <typename T>
@@ -31,9 +35,24 @@ void AddBackendOptions(CLI::App& command, ModelOptions& options) {
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
   command
-      .add_option("-t,--threads", options.num_threads,
-                  "Threads that compute (default: what cores and CPU quota allow)")
-      ->check(CLI::Range(1, 1024))
+      .add_option_function<std::string>(
+          "-t,--threads",
+          [&options](const std::string& text) {
+            if (text == "auto") {
+              options.num_threads = 0;
+              return;
+            }
+            const auto count = ParseCount(text);
+            if (!count.ok() || *count < 1 || *count > kMostThreads) {
+              throw CLI::ValidationError(
+                  "--threads",
+                  fmt::format("wants auto or a number from 1 to {}, got: {}", kMostThreads, text));
+            }
+            options.num_threads = static_cast<int>(*count);
+          },
+          "Threads that compute, or auto: what cores and CPU quota allow, on more than two cores\n"
+          "as many as memory can feed, measured at the first start (default: auto)")
+      ->type_name("COUNT")
       ->envname("SWITCHYARD_THREADS");
   command
       .add_option("--cpu-level", options.cpu_level,

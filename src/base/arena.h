@@ -40,6 +40,8 @@ class Arena {
   // more than the arena holds is a mistake in the caller's sum and aborts.
   std::byte* Allocate(int64_t bytes);
 
+  // All that was handed out so far.
+  const std::byte* data() const { return data_; }
   int64_t used_bytes() const { return used_bytes_; }  // padding included
   int64_t capacity_bytes() const { return capacity_bytes_; }
 

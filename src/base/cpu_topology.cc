@@ -181,7 +181,7 @@ std::optional<std::string> ThreadCountWarning(int num_threads, const CpuBudget& 
 }
 
 std::vector<CpuCore> CoresForThreads(int num_threads, const CpuBudget& budget) {
-  if (num_threads <= 1) return {};
+  if (num_threads <= 1 || budget.cores.empty()) return {};
   if (budget.has_siblings && num_threads > static_cast<int>(budget.cores.size())) return {};
   std::vector<CpuCore> cores;
   for (int i = 0; i < num_threads; ++i) {

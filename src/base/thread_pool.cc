@@ -173,7 +173,6 @@ struct ThreadPool::Impl {
   alignas(kCacheLineBytes) std::vector<int> domain_of;  // [num_threads]
   std::vector<Domain> domains;
   std::vector<CpuCore> cores;  // [num_threads], or empty
-  int num_running = 1;
   Duration late_after{};
   std::unique_ptr<Range[]> ranges;     // [num_threads]
   std::unique_ptr<Report[]> reports;   // [num_threads]
@@ -195,6 +194,7 @@ struct ThreadPool::Impl {
   bool caller_moved = false;  // to the core of a thread that rests
   int64_t num_preemptions = 0;
   // Read by others, written by the caller.
+  std::atomic<int> num_running{1};
   std::atomic<int> num_active{1};
   std::atomic<int64_t> num_wakeups{0};
   std::atomic<int64_t> num_late{0};
@@ -270,7 +270,7 @@ struct ThreadPool::Impl {
   void JudgeHolders(Duration ran_at, Duration ended_at);
   void JudgeCaller(Duration started_at, Duration ran_at, int64_t num_tasks, uint32_t stage_epoch);
   void SendToRest(int thread, Duration now);
-  void UseAllThreads(Duration now);
+  void UseAllThreads();
 
   // How long tasks may take that were claimed at most `elapsed` after the start of their stage,
   // before their thread counts as late: twice the mean of the stage's tasks is no news.
@@ -326,6 +326,11 @@ struct ThreadPool::Impl {
       RestIfTold(thread);
       seen = WaitForEpoch(seen);
       if (stop.load(std::memory_order_relaxed)) return;
+      if (rests[thread].state.load(std::memory_order_relaxed) != kWorks) {
+        // Told to rest while it slept here. Whom the caller meant to wake may still sleep.
+        if (num_parked.load(std::memory_order_seq_cst) != 0) FutexWake(epoch, 1);
+        continue;
+      }
       if (!RunStage(thread, seen)) continue;
       Report& report = reports[thread];
       report.holds.store(0, std::memory_order_relaxed);
@@ -344,18 +349,15 @@ ThreadPool::Impl::Impl(const Options& options)
   const int num_threads = options.num_threads;
   const int most =
       options.num_running > 0 ? options.num_running : static_cast<int>(AllowedCpus().size());
-  num_running = std::min(num_threads, most);
   ranges = std::make_unique<Range[]>(num_threads);
   reports = std::make_unique<Report[]>(num_threads);
   rests = std::make_unique<Rest[]>(num_threads);
   pending = std::make_unique<Pending[]>(domains.size());
   num_pending.resize(domains.size());
   holders.reserve(num_threads);
-  for (int thread = 0; thread < num_threads; ++thread) {
-    if (thread < num_running) active.push_back(thread);
-    if (thread >= num_running) rests[thread].state.store(kSpare, std::memory_order_relaxed);
-  }
-  num_active.store(num_running, std::memory_order_relaxed);
+  active.reserve(num_threads);
+  num_running = std::min(num_threads, most);
+  UseAllThreads();
 }
 
 ThreadPool::ThreadPool(const Options& options) : num_threads_(options.num_threads) {
@@ -384,6 +386,14 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : impl_->workers) worker.join();
 }
 
+void ThreadPool::SetNumRunning(int num_running) {
+  SWITCHYARD_CHECK(num_running >= 1 && num_running <= num_threads_);
+  impl_->num_running.store(num_running, std::memory_order_relaxed);
+  impl_->UseAllThreads();
+}
+
+int ThreadPool::num_running() const { return impl_->num_running.load(std::memory_order_relaxed); }
+
 int ThreadPool::num_active() const { return impl_->num_active.load(std::memory_order_relaxed); }
 
 int64_t ThreadPool::num_wakeups() const {
@@ -407,7 +417,7 @@ void ThreadPool::Run(int64_t num_tasks, TaskFunction function, void* context) {
   SWITCHYARD_CHECK(!nested);
   const bool divides = num_threads_ > 1 && num_tasks > 1;
   if (divides) ++num_barriers_;
-  if (divides && impl.num_running > 1) {
+  if (divides && num_running() > 1) {
     impl.RunAsCaller(num_tasks, function, context);
   } else {
     for (int64_t task = 0; task < num_tasks; ++task) function(context, task, 0);
@@ -418,7 +428,10 @@ void ThreadPool::Run(int64_t num_tasks, TaskFunction function, void* context) {
 void ThreadPool::Impl::RunAsCaller(int64_t num_tasks, TaskFunction task_function,
                                    void* task_context) {
   const Duration started_at = Now();
-  if (started_at >= retry_at) UseAllThreads(started_at);
+  if (started_at >= retry_at) {
+    retry_timer.OnRetry(started_at);
+    UseAllThreads();
+  }
   if (active.size() == 1) {
     for (int64_t task = 0; task < num_tasks; ++task) task_function(task_context, task, 0);
     return;
@@ -548,16 +561,20 @@ void ThreadPool::Impl::SendToRest(int thread, Duration now) {
   retry_at = retry_timer.OnRest(now);
 }
 
-void ThreadPool::Impl::UseAllThreads(Duration now) {
+// All that are to run, that is.
+void ThreadPool::Impl::UseAllThreads() {
+  const int num_wanted = num_running.load(std::memory_order_relaxed);
   if (caller_moved) caller_moved = !PinThisThread(cores[0].cpu);
   active.clear();
-  for (int thread = 0; thread < num_running; ++thread) {
-    active.push_back(thread);
-    if (rests[thread].state.exchange(kWorks, std::memory_order_release) == kWorks) continue;
-    FutexWakeAll(rests[thread].state);
+  for (int thread = 0; thread < static_cast<int>(domain_of.size()); ++thread) {
+    const bool works = thread < num_wanted;
+    if (works) active.push_back(thread);
+    std::atomic<uint32_t>& state = rests[thread].state;
+    if (state.exchange(works ? kWorks : kSpare, std::memory_order_release) != kWorks) {
+      FutexWakeAll(state);
+    }
   }
-  num_active.store(num_running, std::memory_order_relaxed);
-  retry_timer.OnRetry(now);
+  num_active.store(num_wanted, std::memory_order_relaxed);
   retry_at = kNever;
 }
 

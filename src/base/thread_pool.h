@@ -19,7 +19,8 @@ namespace switchyard {
 // a while. Which thread runs a task is not defined, nor that two tasks run side by side; callers
 // must not let results depend on it.
 //
-// Threads: ParallelFor() and PinCaller() from one thread at a time; what counts, from any.
+// Threads: ParallelFor(), PinCaller() and SetNumRunning() from one thread at a time; what counts,
+//          from any.
 class ThreadPool {
  public:
   struct Options {
@@ -45,9 +46,14 @@ class ThreadPool {
   // options. Threads that it starts from then on inherit that.
   void PinCaller();
 
-  int num_threads() const { return num_threads_; }
+  // Has `num_running` threads work at a time from now on, as Options::num_running. The others
+  // sleep. REQUIRES: 1 <= num_running <= num_threads().
+  void SetNumRunning(int num_running);
 
-  // Threads that work now: num_threads() less those that rest.
+  int num_threads() const { return num_threads_; }
+  int num_running() const;
+
+  // Threads that work now: num_running() less those that rest because they were late.
   int num_active() const;
 
   // Number of ParallelFor() calls that were divided into ranges, since construction.

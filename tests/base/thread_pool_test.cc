@@ -209,6 +209,23 @@ TEST(ThreadPoolTest, WakesNoMoreThreadsThanThereAreCpus) {
   EXPECT_LE(pool.num_wakeups(), int64_t{kNumStages} * (num_cpus - 1));
 }
 
+TEST(ThreadPoolTest, RunsAsManyThreadsAsItIsTold) {
+  ThreadPool pool(SideBySide(4));
+  for (int num_running : {1, 3, 2, 4}) {
+    pool.SetNumRunning(num_running);
+    EXPECT_EQ(pool.num_running(), num_running);
+    EXPECT_EQ(pool.num_active(), num_running);
+    std::vector<int> num_runs(pool.num_threads(), 0);
+    std::atomic<int> num_arrived{0};
+    pool.ParallelFor(num_running, [&](int64_t, int thread) {
+      ++num_runs[thread];
+      ++num_arrived;
+      while (num_arrived.load() < num_running) std::this_thread::yield();
+    });
+    for (int thread = 0; thread < 4; ++thread) EXPECT_EQ(num_runs[thread], thread < num_running);
+  }
+}
+
 TEST(ThreadPoolTest, FollowsTheMaskOfItsCreator) {
   std::thread([] {
     ASSERT_TRUE(PinThisThread(AllowedCpus().front()));
@@ -414,6 +431,7 @@ TEST_F(ThreadPoolDeathTest, RefusesAStageInsideATask) {
 TEST_F(ThreadPoolDeathTest, RefusesNonsense) {
   EXPECT_DEATH(ThreadPool(WithThreads(0)), "check failed");
   EXPECT_DEATH(ThreadPool({.num_threads = 3, .cores = CoresOf({0, 1})}), "check failed");
+  EXPECT_DEATH(ThreadPool(WithThreads(2)).SetNumRunning(3), "check failed");
   EXPECT_DEATH(ThreadPool(WithThreads(1)).ParallelFor(-1, [](int64_t, int) {}), "check failed");
 }
 

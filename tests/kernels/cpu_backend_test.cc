@@ -4,7 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -49,10 +51,40 @@ TEST(CpuBackendTest, RefusesOptionsThatCannotBe) {
   EXPECT_THAT(std::string(Message(no_thread.status())), HasSubstr("got: 0"));
   const auto short_list = CreateCpuBackend({.num_threads = 2, .cores = {{}}});
   EXPECT_EQ(short_list.status().code(), absl::StatusCode::kInvalidArgument);
+  const auto large_sweep = CreateCpuBackend({.num_threads = 2, .sweep = {.counts = {1, 3}}});
+  EXPECT_EQ(large_sweep.status().code(), absl::StatusCode::kInvalidArgument);
   if (!RunsCpuLevel(CpuLevel::kAvx512Vnni)) {
     const auto level = CreateCpuBackend({.level = CpuLevel::kAvx512Vnni});
     EXPECT_EQ(level.status().code(), absl::StatusCode::kFailedPrecondition);
   }
+}
+
+TEST(CpuBackendTest, MeasuresThreadsOnceTheWeightsAreThere) {
+  std::vector<ThreadRate> rates;
+  int num_calls = 0;
+  CpuBackendOptions options{.num_threads = 2};
+  options.sweep = {.counts = {1, 2}, .choose = [&](absl::Span<const ThreadRate> measured) {
+                     rates.assign(measured.begin(), measured.end());
+                     ++num_calls;
+                     return 1;
+                   }};
+  auto created = CreateCpuBackend(options);
+  ASSERT_TRUE(created.ok());
+  const std::unique_ptr<Backend> backend = std::move(created).value();
+  Random random(3);
+  const TensorData matrix = fixtures::Encode("m", random.Normals(16 * 64), 1, 16, 64, DType::kQ8_0);
+  const WeightRequest request = {matrix.view(), WeightUse::kMatrix};
+  ASSERT_TRUE(backend->ReserveWeights({&request, 1}).ok());
+  const auto weight = fixtures::Load(*backend, matrix, WeightUse::kMatrix);
+  EXPECT_EQ(num_calls, 0);
+  for (int round = 0; round < 2; ++round) {  // the second for other sizes
+    ASSERT_TRUE(backend->Prepare(LayerSizes().limits(8, 1, 64)).ok());
+    EXPECT_EQ(num_calls, 1);
+  }
+  ASSERT_EQ(rates.size(), 2u);
+  EXPECT_EQ(rates[0].num_threads, 1);
+  EXPECT_EQ(rates[1].num_threads, 2);
+  for (const ThreadRate& rate : rates) EXPECT_GT(rate.bytes_per_second, 0);
 }
 
 TEST(CpuBackendTest, RefusesHeadSizesWithoutKernel) {

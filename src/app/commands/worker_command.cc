@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> BackendFor(const ModelOptions&
   if (options.cpu_level.empty()) options.cpu_level = configure.cpu_level();
   options.huge_pages = configure.huge_pages();
   if (!configure.recode().empty()) options.recode = configure.recode();
-  return MakeBackend(options);
+  return MakeBackend(options, configure.model_digest());
 }
 
 // The server of the worker's own service, with the standard health service.

@@ -212,8 +212,11 @@ class CpuBackend final : public Backend {
     return {pool_, options_.level, KernelsOf(options_.level), scratch_, absl::MakeSpan(matmul_)};
   }
 
+  void ChooseThreads();
+
   const CpuBackendOptions options_;
   ThreadPool pool_;
+  bool threads_are_chosen_ = false;
   std::optional<Arena> weights_;
   bool recode_ = true;
   int64_t resident_weight_bytes_ = 0;
@@ -267,6 +270,18 @@ absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::AllocateBuffer(int64_t bytes
   return std::make_unique<HostBuffer>(std::move(arena).value(), bytes);
 }
 
+void CpuBackend::ChooseThreads() {
+  const ThreadSweep& sweep = options_.sweep;
+  if (std::exchange(threads_are_chosen_, true) || !sweep.choose) return;
+  std::vector<ThreadRate> rates;
+  if (!sweep.counts.empty()) {
+    if (!weights_.has_value() || weights_->used_bytes() == 0) return;
+    const auto num_bytes = static_cast<size_t>(weights_->used_bytes());
+    rates = MeasureThreadRates(pool_, {weights_->data(), num_bytes}, sweep.counts);
+  }
+  pool_.SetNumRunning(std::clamp(sweep.choose(rates), 1, options_.num_threads));
+}
+
 absl::Status CpuBackend::Prepare(const StepLimits& limits) {
   if (limits.delta_head_dim % 8 != 0 || limits.head_dim % 8 != 0 ||
       limits.index_head_dim % 8 != 0) {
@@ -298,6 +313,7 @@ absl::Status CpuBackend::Prepare(const StepLimits& limits) {
     TakeActivations(scratch, limits.max_rows, max_cols, true);
   }
   SWITCHYARD_RETURN_IF_ERROR(scratch.Reserve());
+  ChooseThreads();
   scratch_ = std::move(scratch);
   matmul_.clear();
   for (int thread = 0; thread < num_threads; ++thread) matmul_.emplace_back(max_cols);
@@ -318,6 +334,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOption
   if (!options.cores.empty() && static_cast<int>(options.cores.size()) != options.num_threads) {
     return InvalidArgument("list of cores has another length than the pool: {}, threads: {}",
                            options.cores.size(), options.num_threads);
+  }
+  for (const int count : options.sweep.counts) {
+    if (count < 1 || count > options.num_threads) {
+      return InvalidArgument("the sweep of threads leaves the pool: {}, threads: {}", count,
+                             options.num_threads);
+    }
   }
   if (!RunsCpuLevel(options.level)) {
     return FailedPrecondition("this machine does not run level: {}, fastest: {}",
