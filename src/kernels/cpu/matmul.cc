@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <optional>
 
 #include "base/check.h"
 #include "kernels/cpu/panel.h"
@@ -110,13 +109,13 @@ class BlockProducts {
  private:
   ExpandedPanel Expand(int64_t window, int64_t place) {
     std::byte* memory = memory_ + place * parts_.panel_bytes;
-    const std::optional<PanelFormat> format = MakePanelFormat(w_.dtype);
+    const PanelFormat* const format = FindPanelFormat(w_.dtype);
     ExpandedPanel panel;
     panel.begin = segments_.border[0];
     panel.cols = segments_.border[segments_.num_segments] - panel.begin;
-    panel.run_length = format.has_value() ? format->run_length : 16;
+    panel.run_length = format != nullptr ? format->run_length : 16;
     panel.has_minimum = HasMinimum(w_.dtype);
-    if (format.has_value()) panel.value_bits = format->value_bits();
+    if (format != nullptr) panel.value_bits = format->value_bits();
     panel.values = reinterpret_cast<uint8_t*>(memory);
     panel.scales = reinterpret_cast<float*>(memory + parts_.cols * kPanelRows);
     panel.minima =

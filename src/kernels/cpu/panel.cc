@@ -384,8 +384,16 @@ void Expand(const std::byte* panel, int64_t cols, const ExpandedPanel& out) {
 
 }  // namespace
 
-int64_t PanelsBytes(DType dtype, int64_t rows, int64_t cols) {
-  return (rows + kPanelRows - 1) / kPanelRows * MakePanelFormat(dtype)->panel_bytes(cols);
+const PanelFormat* FindPanelFormat(DType dtype) {
+  static constexpr auto kFormats = [] {
+    std::array<std::optional<PanelFormat>, static_cast<size_t>(DType::kBF16) + 1> formats;
+    for (size_t id = 0; id < formats.size(); ++id) {
+      formats[id] = MakePanelFormat(static_cast<DType>(id));
+    }
+    return formats;
+  }();
+  const auto& format = kFormats[static_cast<size_t>(dtype)];
+  return format.has_value() ? &*format : nullptr;
 }
 
 void PackPanel(DType dtype, const std::byte* stored, int64_t num_rows, int64_t cols,

@@ -141,10 +141,15 @@ constexpr std::optional<PanelFormat> MakePanelFormat(DType dtype) {
 template <DType dtype>
 inline constexpr PanelFormat kPanelFormat = *MakePanelFormat(dtype);
 
-inline bool HasPanels(DType dtype) { return MakePanelFormat(dtype).has_value(); }
+// The format of a type, or null: at run time, without the cost of making it.
+const PanelFormat* FindPanelFormat(DType dtype);
+
+inline bool HasPanels(DType dtype) { return FindPanelFormat(dtype) != nullptr; }
 
 // Bytes of `rows` rows as panels. REQUIRES: the type has panels.
-int64_t PanelsBytes(DType dtype, int64_t rows, int64_t cols);
+inline int64_t PanelsBytes(DType dtype, int64_t rows, int64_t cols) {
+  return (rows + kPanelRows - 1) / kPanelRows * FindPanelFormat(dtype)->panel_bytes(cols);
+}
 
 // Packs up to kPanelRows rows of a file into one panel.
 //
