@@ -30,7 +30,7 @@ PlanBook::PlanBook(const v1::WorkerSizes& sizes, int64_t vocab_size)
 
 void PlanBook::Clear() {
   plans_.clear();
-  std::fill(uses_.begin(), uses_.end(), Use());
+  std::fill(uses_.begin(), uses_.end(), nullptr);
   last_plan_ = 0;
 }
 
@@ -49,11 +49,8 @@ PlanBook::Part& PlanBook::PartOf(Plan& plan, uint32_t slot, uint64_t incarnation
   Part part;
   part.slot = slot;
   part.incarnation = incarnation;
-  const Use& use = uses_[slot];
-  if (use.incarnation == incarnation) {
-    part.return_logits = use.return_logits;
-    part.num_logprobs = use.num_logprobs;
-  }
+  const std::shared_ptr<Use>& use = uses_[slot];
+  if (use != nullptr && use->incarnation == incarnation) part.use = use;
   return *plan.parts.insert(at, part);
 }
 
@@ -72,10 +69,11 @@ absl::Status PlanBook::Add(const v1::StepPlan& plan) {
                            sizes_.num_slots());
   }
   for (const v1::SlotStart& start : plan.starts()) {
-    uses_[start.slot()] = {
-        .incarnation = start.incarnation(),
-        .return_logits = start.return_logits(),
-        .num_logprobs = start.has_num_logprobs() ? int64_t{start.num_logprobs()} : -1};
+    uses_[start.slot()] = std::make_shared<Use>(
+        Use{.incarnation = start.incarnation(),
+            .return_logits = start.return_logits(),
+            .num_logprobs = start.has_num_logprobs() ? int64_t{start.num_logprobs()} : -1,
+            .num_tokens_left = start.max_new_tokens()});
   }
   Plan entry;
   entry.number = last_plan_ = plan.plan();
@@ -122,23 +120,33 @@ absl::Status PlanBook::Accept(const v1::StepResult& result) {
   }
   std::vector<bool> seen(sizes_.num_slots());
   for (const v1::SlotResult& slot : result.slots()) {
-    SWITCHYARD_RETURN_IF_ERROR(CheckSlot(plan, result.step() == 0, slot));
+    SWITCHYARD_RETURN_IF_ERROR(CheckSlot(FindPart(plan, slot.slot()), result.step() == 0, slot));
     if (seen[slot.slot()]) {
       return InvalidArgument("result names a slot twice: slots.slot, got: {}", slot.slot());
     }
     seen[slot.slot()] = true;
+  }
+  for (const v1::SlotResult& slot : result.slots()) {
+    const std::shared_ptr<Use>& use = FindPart(plan, slot.slot())->use;
+    if (use == nullptr) continue;
+    use->num_tokens_left -= slot.token_ids_size();
+    use->has_stopped = slot.stop() != v1::SLOT_STOP_UNSPECIFIED;
   }
   ++plan.next_step;
   if (result.last_of_plan()) plans_.pop_front();
   return absl::OkStatus();
 }
 
-absl::Status PlanBook::CheckSlot(const Plan& plan, bool is_first_step,
-                                 const v1::SlotResult& result) const {
+PlanBook::Part* PlanBook::FindPart(Plan& plan, uint32_t slot) {
   const auto part = std::find_if(plan.parts.begin(), plan.parts.end(),
-                                 [&](const Part& p) { return p.slot == result.slot(); });
-  const bool runs_chunk = part != plan.parts.end() && part->has_chunk && is_first_step;
-  if (part == plan.parts.end() || part->incarnation != result.incarnation() ||
+                                 [&](const Part& p) { return p.slot == slot; });
+  return part != plan.parts.end() ? &*part : nullptr;
+}
+
+absl::Status PlanBook::CheckSlot(const Part* part, bool is_first_step,
+                                 const v1::SlotResult& result) const {
+  const bool runs_chunk = part != nullptr && part->has_chunk && is_first_step;
+  if (part == nullptr || part->incarnation != result.incarnation() ||
       (!runs_chunk && !part->decodes)) {
     return InvalidArgument("result is of a slot that the plan does not run: slots.slot, got: {}",
                            result.slot());
@@ -148,6 +156,7 @@ absl::Status PlanBook::CheckSlot(const Plan& plan, bool is_first_step,
     return InvalidArgument("result has too many tokens: slots.token_ids, slot: {}, got: {}",
                            result.slot(), result.token_ids_size());
   }
+  if (part->use != nullptr) SWITCHYARD_RETURN_IF_ERROR(CheckUse(*part->use, result));
   for (const uint32_t id : result.token_ids()) {
     if (int64_t{id} < vocab_size_) continue;
     return InvalidArgument("token id is outside the vocabulary: slots.token_ids, got: {}, size: {}",
@@ -171,8 +180,9 @@ absl::Status PlanBook::CheckSlot(const Plan& plan, bool is_first_step,
     return InvalidArgument("text is too long: slots.error, got bytes: {}", result.error().size());
   }
   const int64_t num_logit_rows = runs_chunk && part->return_all_logits ? part->num_chunk_tokens
-                                 : part->return_logits && may_sample   ? 1
-                                                                       : 0;
+                                 : part->use != nullptr && part->use->return_logits && may_sample
+                                     ? 1
+                                     : 0;
   const int64_t logits_bytes = num_logit_rows * vocab_size_ * int64_t{sizeof(float)};
   if (!result.logits().empty() && static_cast<int64_t>(result.logits().size()) != logits_bytes) {
     return InvalidArgument("logits have another size: slots.logits, got bytes: {}, wanted: {}",
@@ -181,10 +191,23 @@ absl::Status PlanBook::CheckSlot(const Plan& plan, bool is_first_step,
   return CheckLogprobs(*part, result);
 }
 
+absl::Status PlanBook::CheckUse(const Use& use, const v1::SlotResult& result) {
+  if (use.has_stopped) {
+    return InvalidArgument("slot has stopped before: slots.slot, got: {}", result.slot());
+  }
+  if (result.token_ids_size() > use.num_tokens_left) {
+    return InvalidArgument(
+        "slot makes more tokens than it may: slots.token_ids, slot: {}, got: {}, left: {}",
+        result.slot(), result.token_ids_size(), use.num_tokens_left);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlanBook::CheckLogprobs(const Part& part, const v1::SlotResult& result) const {
+  const int64_t num_logprobs = part.use != nullptr ? part.use->num_logprobs : -1;
   const int64_t num_tokens = result.token_ids_size();
-  const int64_t num_own = part.num_logprobs >= 0 ? num_tokens : 0;
-  const int64_t num_top = std::max<int64_t>(0, part.num_logprobs) * num_tokens;
+  const int64_t num_own = num_logprobs >= 0 ? num_tokens : 0;
+  const int64_t num_top = std::max<int64_t>(0, num_logprobs) * num_tokens;
   if (result.logprobs_size() != num_own || result.top_logprobs_size() != num_top) {
     return InvalidArgument(
         "log-probabilities are not those asked for: slots.logprobs, got: {} and {}, wanted: {} "

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,8 +26,9 @@ class PlanBook {
   absl::Status Add(const switchyard::worker::v1::StepPlan& plan);
 
   // Takes the next result. It must be of the oldest plan and of its next step, and name only slots
-  // that the plan runs, with tokens of the vocabulary, positions within the context, and no more
-  // data than was asked for.
+  // that the plan runs and that have not stopped, with tokens of the vocabulary, no more of them
+  // than the slot's use may make, positions within the context, and no more data than was asked
+  // for.
   // Errors: kInvalidArgument names the field; nothing has changed then.
   absl::Status Accept(const switchyard::worker::v1::StepResult& result);
 
@@ -40,6 +41,14 @@ class PlanBook {
   int64_t next_rows() const;
 
  private:
+  // A use of a slot: what was said at its start, and what has come since then.
+  struct Use {
+    uint64_t incarnation = 0;
+    bool return_logits = false;
+    int64_t num_logprobs = -1;    // -1 = none, not even the token's own
+    int64_t num_tokens_left = 0;  // that it may still make
+    bool has_stopped = false;
+  };
   // A slot's part in a plan.
   struct Part {
     uint32_t slot = 0;
@@ -50,8 +59,7 @@ class PlanBook {
     bool sample = false;
     bool return_all_logits = false;
     bool decodes = false;
-    bool return_logits = false;
-    int64_t num_logprobs = -1;  // -1 = none, not even the token's own
+    std::shared_ptr<Use> use{};  // shared with other plans; null = its start was never seen
   };
   struct Plan {
     uint64_t number = 0;
@@ -61,23 +69,18 @@ class PlanBook {
     int64_t decode_rows = 0;
     std::vector<Part> parts;  // by slot
   };
-  // What was said of the slot's use at its start.
-  struct Use {
-    uint64_t incarnation = 0;
-    bool return_logits = false;
-    int64_t num_logprobs = -1;
-  };
-
   Part& PartOf(Plan& plan, uint32_t slot, uint64_t incarnation) const;
-  absl::Status CheckSlot(const Plan& plan, bool is_first_step,
+  static Part* FindPart(Plan& plan, uint32_t slot);
+  absl::Status CheckSlot(const Part* part, bool is_first_step,
                          const switchyard::worker::v1::SlotResult& result) const;
+  static absl::Status CheckUse(const Use& use, const switchyard::worker::v1::SlotResult& result);
   absl::Status CheckLogprobs(const Part& part,
                              const switchyard::worker::v1::SlotResult& result) const;
 
   switchyard::worker::v1::WorkerSizes sizes_;
   int64_t vocab_size_;
   uint64_t last_plan_ = 0;
-  std::vector<Use> uses_;  // by slot, of the newest plan
+  std::vector<std::shared_ptr<Use>> uses_;  // by slot, of the newest plan; null = none yet
   std::deque<Plan> plans_;
 };
 

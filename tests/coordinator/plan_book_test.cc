@@ -35,6 +35,7 @@ v1::StepPlan MixedPlan(uint64_t number) {
   start.set_slot(0);
   start.set_incarnation(7);
   start.set_num_logprobs(2);
+  start.set_max_new_tokens(6);
   v1::PrefillChunk& chunk = *plan.add_prefill();
   chunk.set_slot(0);
   chunk.set_incarnation(7);
@@ -113,6 +114,45 @@ TEST(PlanBookTest, LaterUseOfASlotDoesNotChangeWhatAnEarlierPlanAskedFor) {
   next.add_starts()->set_incarnation(8);  // slot 0, without log-probabilities
   ASSERT_TRUE(book.Add(next).ok());
   EXPECT_EQ(book.Accept(ResultOf(5, 0)), absl::OkStatus());
+}
+
+TEST(PlanBookTest, ASlotMakesNoMoreTokensThanItMayOverAllPlans) {
+  PlanBook book(Sizes(), kVocabSize);
+  ASSERT_TRUE(book.Add(MixedPlan(5)).ok());
+  v1::StepPlan next = MixedPlan(6);
+  next.clear_starts();  // goes on
+  next.clear_prefill();
+  ASSERT_TRUE(book.Add(next).ok());
+  for (uint32_t step = 0; step < 4; ++step) {
+    ASSERT_EQ(book.Accept(ResultOf(5, step)), absl::OkStatus());
+  }
+  v1::StepResult result = ResultOf(6, 0);  // six of six
+  result.mutable_slots(0)->set_num_rows(1);
+  v1::SlotResult& slot = *result.mutable_slots(0);
+  for (int i = 0; i < 2; ++i) {  // with two more it would be seven
+    slot.add_token_ids(1);
+    *slot.add_logprobs() = slot.logprobs(0);
+    for (int j = 0; j < 2; ++j) *slot.add_top_logprobs() = slot.top_logprobs(j);
+  }
+  const absl::Status refused = book.Accept(result);
+  EXPECT_EQ(Message(refused),
+            "slot makes more tokens than it may: slots.token_ids, slot: 0, got: 3, left: 2");
+  slot.mutable_token_ids()->RemoveLast();
+  slot.mutable_logprobs()->RemoveLast();
+  for (int j = 0; j < 2; ++j) slot.mutable_top_logprobs()->RemoveLast();
+  EXPECT_EQ(book.Accept(result), absl::OkStatus());  // the refused one has changed nothing
+}
+
+TEST(PlanBookTest, ASlotThatHasStoppedSaysNothingMore) {
+  PlanBook book(Sizes(), kVocabSize);
+  ASSERT_TRUE(book.Add(MixedPlan(5)).ok());
+  v1::StepResult first = ResultOf(5, 0);
+  first.mutable_slots(0)->set_stop(v1::SLOT_STOP_TOKEN);
+  ASSERT_EQ(book.Accept(first), absl::OkStatus());
+  v1::StepResult second = ResultOf(5, 1);
+  EXPECT_EQ(Message(book.Accept(second)), "slot has stopped before: slots.slot, got: 0");
+  second.mutable_slots()->DeleteSubrange(0, 1);
+  EXPECT_EQ(book.Accept(second), absl::OkStatus());
 }
 
 struct BadResult {
