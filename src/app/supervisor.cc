@@ -101,7 +101,8 @@ struct End {
   bool returns = true;
 };
 
-End EndOf(const std::string& worker_id, int wait_status, const std::string& last_error) {
+End EndOf(const std::string& worker_id, int wait_status, const std::string& last_error,
+          bool is_first) {
   if (WIFSIGNALED(wait_status)) {
     return {Unavailable("worker {} was ended by signal {}", worker_id, WTERMSIG(wait_status))};
   }
@@ -111,8 +112,11 @@ End EndOf(const std::string& worker_id, int wait_status, const std::string& last
   switch (code) {
     case static_cast<int>(ExitCode::kUsage):
     case static_cast<int>(ExitCode::kModelRejected):
-    case static_cast<int>(ExitCode::kHardwareUnfit):
       return {WithExitCode(status, static_cast<ExitCode>(code)), /*returns=*/false};
+    case static_cast<int>(ExitCode::kHardwareUnfit):
+      // What the first process found here is lacking for a while only, such as memory that another
+      // program, or the process before, has not given back yet.
+      return {WithExitCode(status, ExitCode::kHardwareUnfit), /*returns=*/!is_first};
     case kCannotStart:
       return {
           WithExitCode(Unavailable("worker {} could not be started", worker_id), ExitCode::kFailed),
@@ -325,7 +329,8 @@ void Supervisor::Impl::ReapChild(Child& child) {
   child.pid_fd = Fd();
   const auto pid = static_cast<uint32_t>(std::exchange(child.pid, 0));
   if (is_stopping_) return;
-  const End end = EndOf(child.process.worker_id, wait_status, child.last_error);
+  const End end =
+      EndOf(child.process.worker_id, wait_status, child.last_error, child.num_starts == 1);
   if (end.returns) {
     if (Now() - child.started >= options_.healthy_seconds) child.retry_seconds = 0;
     StartLater(child);

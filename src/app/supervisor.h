@@ -28,8 +28,9 @@ struct SupervisorOptions {
   double stop_seconds = 1;  // from SIGTERM to SIGKILL, when the supervisor ends
 
   // Both are called from the supervisor's thread. `returns`: the process will be started again; it
-  // is not if it was used wrongly, has no use for its model or finds no fit hardware
-  // (exit_code.h). The status carries that exit code. `pid` 0: it could not even be started.
+  // is not if it was used wrongly, has no use for its model, or is the first one and finds no fit
+  // hardware (exit_code.h). The status carries that exit code. `pid` 0: it could not even be
+  // started.
   std::function<void(const std::string& worker_id, uint32_t pid)> on_start;
   std::function<void(const std::string& worker_id, uint32_t pid, const absl::Status& status,
                      bool returns)>

@@ -5,7 +5,9 @@
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
+#include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -116,6 +118,31 @@ TEST_F(SupervisorTest, ProcessThatCannotWorkIsNotStartedAgain) {
   EXPECT_EQ(ExitCodeOf(end.status), ExitCode::kModelRejected);
   supervisor_.reset();
   EXPECT_EQ(starts_.size(), 1u);
+}
+
+TEST_F(SupervisorTest, FirstProcessWithoutFitHardwareIsTheEnd) {
+  Start("echo 'switchyard: memory is short' >&2; exit 4");
+  const Exit end = WaitForExit(1);
+  EXPECT_FALSE(end.returns);
+  EXPECT_EQ(Message(end.status), "worker w ended with code 4: memory is short");
+  EXPECT_EQ(ExitCodeOf(end.status), ExitCode::kHardwareUnfit);
+}
+
+TEST_F(SupervisorTest, HardwareThatWasFitMayBeSoAgain) {
+  std::string been_here = ::testing::TempDir() + "/switchyard-supervisor-XXXXXX";
+  ASSERT_NE(mkdtemp(been_here.data()), nullptr);
+  // The first one is killed; all others lack memory.
+  Start(fmt::format(
+      "mkdir {}/once 2>/dev/null && kill -9 $$; echo 'switchyard: memory is short' >&2; exit 4",
+      been_here));
+  EXPECT_TRUE(WaitForExit(1).returns);
+  for (const size_t i : {2, 3}) {
+    const Exit end = WaitForExit(i);
+    EXPECT_TRUE(end.returns);
+    EXPECT_EQ(Message(end.status), "worker w ended with code 4: memory is short");
+  }
+  supervisor_.reset();
+  std::filesystem::remove_all(been_here);
 }
 
 TEST_F(SupervisorTest, KillsThePresentProcessOnly) {
