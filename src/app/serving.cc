@@ -132,7 +132,7 @@ class Serving::Impl {
     if (state() != coordinator::GateState::kFailed) return absl::OkStatus();
     const absl::Status load = load_outcome_.Get();
     if (!load.ok()) return load;
-    return WithExitCode(Unavailable("the worker is lost for good"), ExitCode::kWorkerLost);
+    return WithExitCode(engine_->failure(), ExitCode::kWorkerLost);
   }
 
   std::string ModelText() const {

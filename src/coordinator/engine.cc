@@ -103,6 +103,11 @@ class Engine::Impl : private WorkerEvents {
     return stats_.state;
   }
 
+  absl::Status failure() const {
+    std::lock_guard lock(mutex_);
+    return stats_.state == EngineState::kFailed ? failure_ : absl::OkStatus();
+  }
+
   EngineStats stats() const {
     std::lock_guard lock(mutex_);
     return stats_;
@@ -613,6 +618,8 @@ absl::StatusOr<uint64_t> Engine::Start(GenerationRequest request, EventCallback 
 void Engine::Cancel(uint64_t id) { impl_->Cancel(id); }
 
 EngineState Engine::state() const { return impl_->state(); }
+
+absl::Status Engine::failure() const { return impl_->failure(); }
 
 EngineStats Engine::stats() const { return impl_->stats(); }
 

@@ -93,6 +93,8 @@ class Engine : public Generator {
   void Cancel(uint64_t id) override;
 
   EngineState state() const;
+  // Why state() is kFailed; OK otherwise.
+  absl::Status failure() const;
   EngineStats stats() const;
 
   // Asks the engine's thread whether its books balance, for tests; stats() knows of all that came
