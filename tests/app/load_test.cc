@@ -79,6 +79,7 @@ class CountingClient : public LoadClient {
     --num_running_;
     return sample;
   }
+  void Stop() override {}
 
   std::atomic<int> num_running_{0};
   std::atomic<int> most_running_{0};
@@ -97,6 +98,59 @@ TEST(RunLoadTest, RunsEveryRequestAndNotMoreAtATimeThanAllowed) {
   EXPECT_LE(client.most_running_, 4);
 }
 
+// Answers the first request, after which the load is interrupted; others run until they are
+// stopped.
+class EndlessClient : public LoadClient {
+ public:
+  absl::StatusOr<ServerFacts> Describe() override { return ServerFacts{}; }
+  LoadSample Run(const LoadRequest&) override {
+    LoadSample sample;
+    sample.start_seconds = 1;
+    std::unique_lock lock(mutex_);
+    if (!std::exchange(has_answered_, true)) return sample;
+    changed_.wait(lock, [&] { return is_stopped_; });
+    sample.status = Cancelled("stopped");
+    return sample;
+  }
+  void Stop() override {
+    std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    changed_.notify_all();
+  }
+  bool has_answered() {
+    std::lock_guard lock(mutex_);
+    return has_answered_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_answered_ = false;
+  bool is_stopped_ = false;
+};
+
+TEST(RunLoadTest, InterruptEndsTheWaitForTheNextStart) {
+  CountingClient client;
+  LoadOptions options;
+  options.num_requests = 3;
+  options.num_warmup = 0;
+  options.requests_per_second = 1e-9;  // decades: the test would never end
+  const LoadResult result = RunLoad(client, options, 100, [&] { return client.num_requests_ > 0; });
+  EXPECT_EQ(result.samples.size(), 1u);
+  EXPECT_EQ(client.num_requests_, 1);
+}
+
+TEST(RunLoadTest, InterruptEndsWhatRunsAndLeavesItOut) {
+  EndlessClient client;
+  LoadOptions options;
+  options.num_requests = 10;
+  options.concurrency = 4;
+  options.num_warmup = 0;
+  const LoadResult result = RunLoad(client, options, 100, [&] { return client.has_answered(); });
+  ASSERT_EQ(result.samples.size(), 1u);
+  EXPECT_TRUE(result.samples[0].status.ok());
+}
+
 // Keeps what it was asked.
 class RecordingClient : public LoadClient {
  public:
@@ -107,6 +161,7 @@ class RecordingClient : public LoadClient {
     sample.start_seconds = 1;
     return sample;
   }
+  void Stop() override {}
 
   std::vector<LoadRequest> requests;
 };

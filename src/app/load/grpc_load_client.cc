@@ -1,4 +1,6 @@
 #include <chrono>
+#include <mutex>
+#include <set>
 
 #include <grpcpp/grpcpp.h>
 
@@ -56,6 +58,7 @@ class GrpcLoadClient : public LoadClient {
     Prepare(context);
     context.set_deadline(std::chrono::system_clock::now() + kMaxCallTime);
     sample.start_seconds = clock.NowSeconds();
+    const Running running(*this, context);
     const auto stream = stub_->StreamGenerate(&context, message);
     v1::StreamGenerateResponse event;
     double last_seconds = 0;
@@ -81,13 +84,41 @@ class GrpcLoadClient : public LoadClient {
     return sample;
   }
 
+  void Stop() override {
+    std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    for (grpc::ClientContext* const context : running_) context->TryCancel();
+  }
+
  private:
+  // Lets Stop() find a call while it runs.
+  class Running {
+   public:
+    Running(GrpcLoadClient& client, grpc::ClientContext& context)
+        : client_(client), context_(context) {
+      std::lock_guard lock(client_.mutex_);
+      client_.running_.insert(&context_);
+      if (client_.is_stopped_) context_.TryCancel();
+    }
+    ~Running() {
+      std::lock_guard lock(client_.mutex_);
+      client_.running_.erase(&context_);
+    }
+
+   private:
+    GrpcLoadClient& client_;
+    grpc::ClientContext& context_;
+  };
+
   void Prepare(grpc::ClientContext& context) const {
     if (!api_key_.empty()) context.AddMetadata("authorization", "Bearer " + api_key_);
   }
 
   std::string api_key_;
   std::unique_ptr<v1::GenerationService::Stub> stub_;
+  std::mutex mutex_;  // guards what follows
+  std::set<grpc::ClientContext*> running_;
+  bool is_stopped_ = false;
 };
 
 }  // namespace

@@ -3,7 +3,10 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sys/socket.h>
 
 #include "app/listen_address.h"
 #include "app/load/load_client.h"
@@ -53,6 +56,9 @@ class Exchange {
     socket_.set_option(tcp::no_delay(true), error);
     return absl::OkStatus();
   }
+
+  // Ends what is being read or written. Threads: any, between Connect() and the end.
+  void ShutDown() { ::shutdown(socket_.native_handle(), SHUT_RDWR); }
 
   absl::Status Send(const http::request<http::string_body>& request) {
     beast::error_code error;
@@ -168,16 +174,47 @@ class HttpLoadClient : public LoadClient {
     if (!request.cache_salt.empty()) json["cache_salt"] = request.cache_salt;
     LoadSample sample;
     sample.status = Stream(Request(http::verb::post, "/v1/completions", json.dump()), sample);
+    if (!sample.status.ok() && is_stopped()) sample.status = Cancelled("the load was stopped");
     sample.end_seconds = MonotonicClock::Get().NowSeconds();
     return sample;
   }
 
+  void Stop() override {
+    std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    for (Exchange* const exchange : running_) exchange->ShutDown();
+  }
+
  private:
+  // Lets Stop() find an exchange while it runs.
+  class Running {
+   public:
+    Running(HttpLoadClient& client, Exchange& exchange) : client_(client), exchange_(exchange) {
+      std::lock_guard lock(client_.mutex_);
+      client_.running_.insert(&exchange_);
+      if (client_.is_stopped_) exchange_.ShutDown();
+    }
+    ~Running() {
+      std::lock_guard lock(client_.mutex_);
+      client_.running_.erase(&exchange_);
+    }
+
+   private:
+    HttpLoadClient& client_;
+    Exchange& exchange_;
+  };
+
+  bool is_stopped() {
+    std::lock_guard lock(mutex_);
+    return is_stopped_;
+  }
+
   absl::Status Stream(const http::request<http::string_body>& request, LoadSample& sample) {
     const Clock& clock = MonotonicClock::Get();
     sample.start_seconds = clock.NowSeconds();
     Exchange exchange;
     SWITCHYARD_RETURN_IF_ERROR(exchange.Connect(address_));
+    const Running running(*this, exchange);
     SWITCHYARD_RETURN_IF_ERROR(exchange.Send(request));
     if (exchange.http_status() != 200) {
       SWITCHYARD_ASSIGN_OR_RETURN(const std::string body, exchange.ReadAll());
@@ -249,6 +286,9 @@ class HttpLoadClient : public LoadClient {
 
   const ListenAddress address_;
   const std::string api_key_;
+  std::mutex mutex_;  // guards what follows
+  std::set<Exchange*> running_;
+  bool is_stopped_ = false;
 };
 
 }  // namespace

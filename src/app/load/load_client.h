@@ -51,7 +51,7 @@ struct ServerFacts {
   int32_t vocab_size = 0;
 };
 
-// A connection to a server. Threads: Run() from any number of threads.
+// A connection to a server. Threads: Run() and Stop() from any number of threads.
 class LoadClient {
  public:
   virtual ~LoadClient() = default;
@@ -61,6 +61,9 @@ class LoadClient {
 
   // Streams one answer. A failure is in the sample's status.
   virtual LoadSample Run(const LoadRequest& request) = 0;
+
+  // Ends what runs, and every later Run() at once, with kCancelled.
+  virtual void Stop() = 0;
 };
 
 // `address` is host:port. An empty key sends none.

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <fmt/format.h>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
@@ -33,6 +35,44 @@ std::vector<double> StartTimes(const LoadOptions& options) {
   return times;
 }
 
+// Looks whether the load is interrupted, and then stops the client and wakes who waits.
+class InterruptWatch {
+ public:
+  InterruptWatch(LoadClient& client, const std::function<bool()>& is_interrupted)
+      : thread_([this, &client, &is_interrupted] {
+          constexpr std::chrono::milliseconds kInterval{20};
+          std::unique_lock lock(mutex_);
+          while (!is_over_ && !is_interrupted()) changed_.wait_for(lock, kInterval);
+          if (is_over_) return;
+          is_interrupted_ = true;
+          changed_.notify_all();
+          lock.unlock();
+          client.Stop();
+        }) {}
+  ~InterruptWatch() {
+    {
+      std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  // False if the interrupt comes before so much time has passed.
+  bool Wait(double seconds) {
+    std::unique_lock lock(mutex_);
+    const std::chrono::duration<double> time(std::max(seconds, 0.0));
+    return !changed_.wait_for(lock, time, [this] { return is_interrupted_; });
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  bool is_interrupted_ = false;
+  std::thread thread_;
+};
+
 }  // namespace
 
 std::vector<int32_t> LoadPrompt(const LoadOptions& options, int index, int32_t vocab_size) {
@@ -59,6 +99,7 @@ std::vector<int32_t> SharedPrefixPrompt(const LoadOptions& options, int32_t voca
 LoadResult RunLoad(LoadClient& client, const LoadOptions& options, int32_t vocab_size,
                    const std::function<bool()>& is_interrupted) {
   const Clock& clock = MonotonicClock::Get();
+  InterruptWatch watch(client, is_interrupted);
   const auto send = [&](std::vector<int32_t> prompt) {
     return client.Run({std::move(prompt), options.max_tokens, options.cache_salt});
   };
@@ -78,8 +119,7 @@ LoadResult RunLoad(LoadClient& client, const LoadOptions& options, int32_t vocab
   const auto run = [&] {
     for (int i; (i = next.fetch_add(1)) < options.num_requests && !is_interrupted();) {
       const auto index = static_cast<size_t>(i);
-      const double wait = start + start_times[index] - clock.NowSeconds();
-      if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+      if (!watch.Wait(start + start_times[index] - clock.NowSeconds())) return;
       result.samples[index] = send(LoadPrompt(options, i, vocab_size));
     }
   };
@@ -89,8 +129,11 @@ LoadResult RunLoad(LoadClient& client, const LoadOptions& options, int32_t vocab
   }
   for (std::thread& thread : threads) thread.join();
   result.seconds = clock.NowSeconds() - start;
-  // What an interrupt left out has no start.
-  std::erase_if(result.samples, [](const LoadSample& sample) { return sample.start_seconds == 0; });
+  // What an interrupt left out has no start, and what it ended is cancelled.
+  const bool was_interrupted = !watch.Wait(0);
+  std::erase_if(result.samples, [&](const LoadSample& sample) {
+    return sample.start_seconds == 0 || (was_interrupted && absl::IsCancelled(sample.status));
+  });
   return result;
 }
 

@@ -39,8 +39,8 @@ struct LoadResult {
   double seconds = 0;               // from the first start to the last end
 };
 
-// Runs all requests; stops starting new ones once `is_interrupted` says so. Request starts are a
-// Poisson process at the given rate, or closed-loop.
+// Runs all requests. Once `is_interrupted` says so, none starts any more, and those that run are
+// ended and left out. Request starts are a Poisson process at the given rate, or closed-loop.
 LoadResult RunLoad(LoadClient& client, const LoadOptions& options, int32_t vocab_size,
                    const std::function<bool()>& is_interrupted);
 

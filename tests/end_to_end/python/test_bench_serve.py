@@ -1,6 +1,7 @@
 """`switchyard bench-serve` against a running server, over both protocols."""
 
 import json
+import signal
 import subprocess
 
 import pytest
@@ -93,6 +94,27 @@ def test_refused_requests_fail_the_run(server, protocol):
     result = bench(f"--{protocol}", target, "-r", "1", "-p", "5000", code=1)
     assert "0 ok, 1 failed" in result.stdout
     assert "context" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_ctrl_c_ends_an_open_loop_at_once(server, protocol):
+    target = server.http if protocol == "http" else server.grpc
+    # The second request would start in weeks.
+    process = subprocess.Popen(
+        [BINARY, "bench-serve", f"--{protocol}", target, "--rate", "1e-6"]
+        + ["--warmup", "0", "-r", "2", "-p", "20", "-n", "3000"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not any(slot["is_processing"] for slot in server.json("/slots")[1]):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "0 ok, 0 failed" in stdout  # what it has cut off is no failure
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
