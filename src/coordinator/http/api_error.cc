@@ -93,6 +93,33 @@ ApiError HttpError(int status, std::string_view message) {
   return error;
 }
 
+absl::StatusCode CodeOf(int http_status) {
+  switch (http_status) {
+    case 401:
+      return absl::StatusCode::kUnauthenticated;
+    case 403:
+      return absl::StatusCode::kPermissionDenied;
+    case 404:
+      return absl::StatusCode::kNotFound;
+    case 408:
+    case 504:
+      return absl::StatusCode::kDeadlineExceeded;
+    case 409:
+      return absl::StatusCode::kAlreadyExists;
+    case 413:
+    case 429:
+    case 431:
+      return absl::StatusCode::kResourceExhausted;
+    case 405:
+    case 501:
+      return absl::StatusCode::kUnimplemented;
+    case 503:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return http_status < 500 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kInternal;
+  }
+}
+
 Json ErrorJson(const ApiError& error, ErrorShape shape) {
   if (shape == ErrorShape::kAnthropic) {
     return {{"type", "error"},

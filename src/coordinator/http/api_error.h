@@ -33,6 +33,9 @@ ApiError ToApiError(const absl::Status& status);
 // What has a status of HTTP only: 405, 408, 413 and their like.
 ApiError HttpError(int status, std::string_view message);
 
+// What a status of HTTP's is among our own codes, for counters.
+absl::StatusCode CodeOf(int http_status);
+
 Json ErrorJson(const ApiError& error, ErrorShape shape);
 HttpResponse ErrorResponse(const ApiError& error, ErrorShape shape);
 

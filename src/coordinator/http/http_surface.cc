@@ -127,11 +127,17 @@ class HttpSurface::Impl : public HttpHandler {
   HttpResponse ErrorResponse(int status, std::string_view message,
                              const HttpRequest* head) override {
     const ErrorShape shape = head == nullptr ? ErrorShape::kOpenAi : ShapeOf(head->path());
-    HttpResponse response = http::ErrorResponse(HttpError(status, message), shape);
+    HttpResponse response = Refusal(status, message, shape);
     return head == nullptr ? response : Finish(std::move(response), *head);
   }
 
  private:
+  // An error before any API has seen the request.
+  HttpResponse Refusal(int status, std::string_view message, ErrorShape shape) const {
+    context_.metrics.OnError(absl::Status(CodeOf(status), ToAbsl(message)));
+    return http::ErrorResponse(HttpError(status, message), shape);
+  }
+
   static HttpResponse Finish(HttpResponse response, const HttpRequest& head) {
     response.headers.push_back({"X-Request-Id", RequestId(head)});
     return response;
@@ -160,10 +166,9 @@ class HttpSurface::Impl : public HttpHandler {
       allowed += route.method == "GET" ? "GET, HEAD" : route.method;
     }
     const ErrorShape shape = ShapeOf(head.path());
-    if (allowed.empty())
-      return http::ErrorResponse(HttpError(404, "there is nothing at this path"), shape);
-    HttpResponse response = http::ErrorResponse(
-        HttpError(405, fmt::format("this path takes other methods: {}", allowed)), shape);
+    if (allowed.empty()) return Refusal(404, "there is nothing at this path", shape);
+    HttpResponse response =
+        Refusal(405, fmt::format("this path takes other methods: {}", allowed), shape);
     response.headers.push_back({"Allow", allowed});
     return response;
   }

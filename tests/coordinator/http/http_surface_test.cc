@@ -47,6 +47,16 @@ TEST(HttpSurfaceTest, UnknownPathsAndMethodsAreJsonErrors) {
   EXPECT_EQ(client.Request("DELETE", "/health").Header("allow"), "GET, HEAD");
   EXPECT_EQ(client.Request("HEAD", "/health").status, 200);
   EXPECT_EQ(Parse(harness.Get("/v1/messages").body)["type"], "error");
+  // What never reached an API is counted too.
+  HttpClient long_body(harness.port());
+  ASSERT_TRUE(long_body.SendRaw(
+      "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"));
+  EXPECT_EQ(long_body.Read().status, 413);
+  const std::string metrics = harness.Get("/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("switchyard_request_errors_total{code=\"NOT_FOUND\"} 6\n"));
+  EXPECT_THAT(metrics, HasSubstr("switchyard_request_errors_total{code=\"UNIMPLEMENTED\"} 3\n"));
+  EXPECT_THAT(metrics,
+              HasSubstr("switchyard_request_errors_total{code=\"RESOURCE_EXHAUSTED\"} 1\n"));
 }
 
 TEST(HttpSurfaceTest, KeysGuardAllButHealth) {
