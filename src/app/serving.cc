@@ -88,8 +88,9 @@ class Serving::Impl {
   // What calls others goes first: listeners, then requests, then the engine with its worker.
   ~Impl() {
     if (gate_ != nullptr) gate_->CancelAll();
-    if (http_ != nullptr) http_->Stop(0);
+    // gRPC's long calls run in the background of the HTTP server.
     if (grpc_ != nullptr) grpc_->Stop(0);
+    if (http_ != nullptr) http_->Stop(0);
     grpc_.reset();
     http_.reset();
     {
@@ -149,8 +150,8 @@ class Serving::Impl {
     gate_->BeginDrain();
     const bool is_idle = gate_->WaitUntilIdle(seconds);
     if (!is_idle) gate_->CancelAll();
-    http_->Stop(kClosingSeconds);
     grpc_->Stop(kClosingSeconds);
+    http_->Stop(kClosingSeconds);
     return is_idle;
   }
 
@@ -269,6 +270,9 @@ class Serving::Impl {
     coordinator::GenerationServiceOptions service;
     service.api_keys = keys_.get();
     service.max_buffered_bytes = static_cast<size_t>(options_.stream_buffer_bytes);
+    service.run_in_background = [this](std::function<void()> work) {
+      http_->RunInBackground(std::move(work));
+    };
     generation_service_ =
         std::make_unique<coordinator::GenerationService>(*gate_, *served_, service);
     coordinator::GrpcServerOptions grpc;

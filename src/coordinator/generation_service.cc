@@ -17,14 +17,64 @@ namespace {
 
 namespace v1 = switchyard::generation::v1;
 
-// Ends a call that needs no more than its answer.
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(ForClients(status)));
+// When a client whose request found no room should try again: others are converted in a moment.
+constexpr double kRetryAfterNoRoomSeconds = 1;
+
+}  // namespace
+
+// ---- how calls run ------------------------------------------------------------------------------
+
+grpc::Status GenerationService::EndOf(const absl::Status& status) {
+  if (!status.ok()) gate_.CountRefusal(status);
+  return ToGrpcStatus(ForClients(status));
+}
+
+grpc::ServerUnaryReactor* GenerationService::Answer(grpc::CallbackServerContext* context,
+                                                    const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(EndOf(status));
   return reactor;
 }
 
-}  // namespace
+void GenerationService::RunLong(const google::protobuf::Message& request,
+                                std::function<void(const absl::Status&)> run) {
+  auto share = requests_.Take(request.ByteSizeLong());
+  if (share == nullptr) {
+    return run(WithRetryAfter(
+        WithReason(ResourceExhausted("the server holds too many requests at the moment"),
+                   kQueueFull),
+        kRetryAfterNoRoomSeconds));
+  }
+  if (!options_.run_in_background) return run(absl::OkStatus());
+  options_.run_in_background(
+      [share = std::move(share), run = std::move(run)] { run(absl::OkStatus()); });
+}
+
+template <typename Reactor, typename Request>
+void GenerationService::BeginLong(const grpc::CallbackServerContext& context,
+                                  const Request& request, Reactor& reactor) {
+  const double arrival_seconds = MonotonicClock::Get().NowSeconds();
+  if (const absl::Status status = CheckKey(context); !status.ok()) {
+    return reactor.Begin(gate_, status);
+  }
+  // The request, its context and the reactor live until the reactor has finished.
+  RunLong(request, [this, &context, &request, &reactor, arrival_seconds](const absl::Status& room) {
+    reactor.Begin(gate_, room.ok() ? Prepare(context, request.spec(), arrival_seconds) : room);
+  });
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* GenerationService::FillLong(grpc::CallbackServerContext* context,
+                                                      const Request* request, Response* response) {
+  if (const absl::Status status = CheckCall(*context, request->model()); !status.ok()) {
+    return Answer(context, status);
+  }
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  RunLong(*request, [this, reactor, request, response](const absl::Status& room) {
+    reactor->Finish(EndOf(room.ok() ? Fill(*request, *response) : room));
+  });
+  return reactor;
+}
 
 absl::Status GenerationService::CheckKey(const grpc::CallbackServerContext& context) const {
   if (options_.api_keys == nullptr) return absl::OkStatus();
@@ -42,9 +92,9 @@ absl::Status GenerationService::CheckCall(const grpc::CallbackServerContext& con
 }
 
 absl::StatusOr<PreparedCall> GenerationService::Prepare(const grpc::CallbackServerContext& context,
-                                                        const v1::GenerationSpec& spec) const {
-  const double arrival_seconds = MonotonicClock::Get().NowSeconds();
-  SWITCHYARD_RETURN_IF_ERROR(CheckKey(context));
+                                                        const v1::GenerationSpec& spec,
+                                                        double arrival_seconds) const {
+  if (context.IsCancelled()) return Cancelled("the client has left");
   PreparedCall call;
   SWITCHYARD_ASSIGN_OR_RETURN(call.request, FromProto(spec, model_));
   call.request.info.arrival_seconds = arrival_seconds;
@@ -68,23 +118,21 @@ grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContex
                                                       const v1::GenerateRequest* request,
                                                       v1::GenerateResponse* response) {
   auto* reactor = new GenerateReactor(model_, response);
-  reactor->Begin(gate_, Prepare(*context, request->spec()));
+  BeginLong(*context, *request, *reactor);
   return reactor;
 }
 
 grpc::ServerWriteReactor<v1::StreamGenerateResponse>* GenerationService::StreamGenerate(
     grpc::CallbackServerContext* context, const v1::StreamGenerateRequest* request) {
   auto* reactor = new StreamGenerateReactor(model_, context, options_.client_stall_timeout_seconds);
-  reactor->Begin(gate_, Prepare(*context, request->spec()));
+  BeginLong(*context, *request, *reactor);
   return reactor;
 }
 
 grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
                                                       const v1::TokenizeRequest* request,
                                                       v1::TokenizeResponse* response) {
-  absl::Status status = CheckCall(*context, request->model());
-  if (status.ok()) status = Fill(*request, *response);
-  return Answer(context, status);
+  return FillLong(context, request, response);
 }
 
 absl::Status GenerationService::Fill(const v1::TokenizeRequest& request,
@@ -105,9 +153,7 @@ absl::Status GenerationService::Fill(const v1::TokenizeRequest& request,
 grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
                                                         const v1::DetokenizeRequest* request,
                                                         v1::DetokenizeResponse* response) {
-  absl::Status status = CheckCall(*context, request->model());
-  if (status.ok()) status = Fill(*request, *response);
-  return Answer(context, status);
+  return FillLong(context, request, response);
 }
 
 absl::Status GenerationService::Fill(const v1::DetokenizeRequest& request,
@@ -121,9 +167,7 @@ absl::Status GenerationService::Fill(const v1::DetokenizeRequest& request,
 grpc::ServerUnaryReactor* GenerationService::RenderChat(grpc::CallbackServerContext* context,
                                                         const v1::RenderChatRequest* request,
                                                         v1::RenderChatResponse* response) {
-  absl::Status status = CheckCall(*context, request->model());
-  if (status.ok()) status = Fill(*request, *response);
-  return Answer(context, status);
+  return FillLong(context, request, response);
 }
 
 absl::Status GenerationService::Fill(const v1::RenderChatRequest& request,

@@ -1,7 +1,6 @@
 #include "coordinator/http/http_server.h"
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "coordinator/byte_budget.h"
 #include "coordinator/http/http_connection.h"
 
 namespace switchyard::coordinator::http {
@@ -62,6 +62,7 @@ class HttpServer::Core : public HttpConnectionOwner, public std::enable_shared_f
   Core(HttpHandler& handler, const HttpServerOptions& options)
       : handler_(handler),
         options_(options),
+        bodies_(options.max_total_body_bytes),
         io_(std::max(options.num_io_threads, 1)),
         work_(io_.get_executor()),
         accept_strand_(asio::make_strand(io_)),
@@ -73,12 +74,7 @@ class HttpServer::Core : public HttpConnectionOwner, public std::enable_shared_f
   HttpHandler& handler() override { return handler_; }
 
   std::shared_ptr<const void> ReserveBody(size_t num_bytes) override {
-    if (num_body_bytes_->fetch_add(num_bytes) + num_bytes > options_.max_total_body_bytes) {
-      *num_body_bytes_ -= num_bytes;
-      return nullptr;
-    }
-    return {num_body_bytes_.get(),
-            [counter = num_body_bytes_, num_bytes](const void*) { *counter -= num_bytes; }};
+    return bodies_.Take(num_bytes);
   }
 
   absl::Status Start() {
@@ -193,6 +189,7 @@ class HttpServer::Core : public HttpConnectionOwner, public std::enable_shared_f
 
   HttpHandler& handler_;
   const HttpServerOptions options_;
+  ByteBudget bodies_;
   uint16_t port_ = 0;
 
   asio::io_context io_;
@@ -202,10 +199,6 @@ class HttpServer::Core : public HttpConnectionOwner, public std::enable_shared_f
   asio::steady_timer accept_pause_;
   asio::thread_pool background_;
   std::vector<std::thread> threads_;
-
-  // Shared, since a request may outlive the server.
-  const std::shared_ptr<std::atomic<size_t>> num_body_bytes_ =
-      std::make_shared<std::atomic<size_t>>(0);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
