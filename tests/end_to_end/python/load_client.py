@@ -74,6 +74,10 @@ async def complete(base, body):
         writer.close()
 
 
+# Of a gRPC channel whose windows stay small: else nothing that a test sends ever fills them.
+SMALL_GRPC_WINDOWS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024))
+
+
 def reset(writer):
     """Drops the connection with a reset, as a client that dies does."""
     raw = writer.get_extra_info("socket")

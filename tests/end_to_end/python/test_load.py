@@ -1,6 +1,7 @@
 """Many clients at once, clients that leave, and clients that do not read."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -19,6 +20,17 @@ grpc = pytest.importorskip("grpc")
 IS_SANITIZED = bool(os.environ.get("SWITCHYARD_SANITIZE"))
 NUM_TOKENS = 32 if IS_SANITIZED else 128
 NUM_PROMPTS = 8
+
+
+# Its answer has about 9 MB, more than the kernel's buffers take.
+LONG_CHAT = {
+    "messages": [{"role": "user", "content": "Tell me a story."}],
+    "max_tokens": 3500,
+    "ignore_eos": True,
+    "stream": True,
+    "logprobs": True,
+    "top_logprobs": 20,
+}
 
 
 def prompt(number):
@@ -203,17 +215,8 @@ def test_a_reader_that_never_reads_is_given_up(start_server, solo_texts):
     client = GrpcClient(server.grpc)
 
     async def scenario():
-        # About 9 MB, more than the kernel's buffers take.
-        request = {
-            "messages": [{"role": "user", "content": "Tell me a story."}],
-            "max_tokens": 3500,
-            "ignore_eos": True,
-            "stream": True,
-            "logprobs": True,
-            "top_logprobs": 20,
-        }
         slow = await load_client.open_stream(
-            server.http, "/v1/chat/completions", request, receive_buffer=4096
+            server.http, "/v1/chat/completions", LONG_CHAT, receive_buffer=4096
         )
         loop = asyncio.get_running_loop()
         for n in range(NUM_PROMPTS):
@@ -225,6 +228,65 @@ def test_a_reader_that_never_reads_is_given_up(start_server, solo_texts):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
         load_client.reset(slow[1])
+
+    before = server.resident_bytes()
+    asyncio.run(scenario())
+    assert_idle(server)
+    assert server.resident_bytes() - before < 64 << 20 or IS_SANITIZED
+    assert server.stop() == 0
+
+
+def test_slow_readers_hold_nobody_up(start_server, solo_texts):
+    """One reader a protocol reads an event for each answer of others, one never reads.
+
+    The others' answers are counted, not timed: while the slow ones are stalled, all others are
+    there, whole and unchanged.
+    """
+    server = start_server("--slots", "8", "--stream-buffer-bytes", "16K")
+    fast = GrpcClient(server.grpc)
+    slow = GrpcClient(server.grpc, options=load_client.SMALL_GRPC_WINDOWS)
+
+    def slow_call():
+        request = spec(slow, 0, max_tokens=3500)
+        request.output.logprobs_top_n = 20
+        return slow.stream(request, timeout=300)
+
+    async def scenario():
+        streams = [
+            await load_client.open_stream(
+                server.http, "/v1/chat/completions", LONG_CHAT, receive_buffer=4096
+            )
+            for _ in range(2)
+        ]
+        calls = [slow_call(), slow_call()]
+        while metric(server, "num_requests_running") < 4:
+            await asyncio.sleep(0)
+        reader = streams[0][0]
+        _, headers = await load_client.read_head(reader)
+        http_events = load_client.events(reader, headers)
+        loop = asyncio.get_running_loop()
+        given_up = (OSError, asyncio.IncompleteReadError, AssertionError, grpc.RpcError)
+        for n in range(4 * NUM_PROMPTS):
+            number = n % NUM_PROMPTS
+            text = await loop.run_in_executor(
+                None, lambda: fast.generate(spec(fast, number)).text
+            )
+            assert text == solo_texts[number]
+            with contextlib.suppress(*given_up):
+                await anext(http_events, None)
+            with contextlib.suppress(*given_up):
+                next(calls[0], None)
+        # All four fall behind by far more than their buffers take, and each is given up.
+        deadline = time.monotonic() + 60
+        while metric(server, "request_errors_total") < 4:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        for call in calls:
+            with contextlib.suppress(grpc.RpcError):
+                list(call)
+            assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        for _, writer in streams:
+            load_client.reset(writer)
 
     before = server.resident_bytes()
     asyncio.run(scenario())
