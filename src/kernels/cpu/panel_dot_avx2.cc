@@ -354,12 +354,16 @@ void DotPackedPanels(const Panels& w, const QuantizedRows& x, const RowSelection
     for (; b + 4 <= x_rows.count; b += 4) {
       DotPanelRows<kFormat, 4>(panel, w.cols, x, x_rows, b, segments, panel_out);
     }
-    if (b + 2 <= x_rows.count) {
-      DotPanelRows<kFormat, 2>(panel, w.cols, x, x_rows, b, segments, panel_out);
-      b += 2;
-    }
-    if (b < x_rows.count) {
-      DotPanelRows<kFormat, 1>(panel, w.cols, x, x_rows, b, segments, panel_out);
+    switch (x_rows.count - b) {
+      case 3:
+        DotPanelRows<kFormat, 3>(panel, w.cols, x, x_rows, b, segments, panel_out);
+        break;
+      case 2:
+        DotPanelRows<kFormat, 2>(panel, w.cols, x, x_rows, b, segments, panel_out);
+        break;
+      case 1:
+        DotPanelRows<kFormat, 1>(panel, w.cols, x, x_rows, b, segments, panel_out);
+        break;
     }
   }
 }
