@@ -103,7 +103,7 @@ absl::Status StepDriver::Prefill(absl::Span<const int32_t> token_ids, int chunk_
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> StepDriver::Decode(int count) {
+absl::StatusOr<std::vector<int32_t>> StepDriver::Decode(int count, const ResultCallback& on_result) {
   v1::StepPlan plan;
   plan.set_run_ahead(static_cast<uint32_t>(count));
   plan.add_decode();
@@ -111,6 +111,7 @@ absl::StatusOr<std::vector<int32_t>> StepDriver::Decode(int count) {
   tokens.reserve(static_cast<size_t>(count));
   SWITCHYARD_RETURN_IF_ERROR(Run(std::move(plan), [&](const StepResult& result) {
     for (uint32_t id : result.slots(0).token_ids()) tokens.push_back(static_cast<int32_t>(id));
+    if (on_result) on_result(result);
   }));
   if (static_cast<int>(tokens.size()) != count) {
     return ResourceExhausted("the context of {} tokens is full", options_.max_context);

@@ -38,8 +38,11 @@ class StepDriver {
   absl::Status Prefill(absl::Span<const int32_t> token_ids, int chunk_tokens, bool sample,
                        const LogitsCallback& on_logits);
 
-  // Generates `count` more tokens greedily, whatever they are.
-  absl::StatusOr<std::vector<int32_t>> Decode(int count);
+  // Called with each step's result, on the step thread.
+  using ResultCallback = std::function<void(const switchyard::worker::v1::StepResult&)>;
+
+  // Generates `count` more tokens greedily, whatever they are, one a step.
+  absl::StatusOr<std::vector<int32_t>> Decode(int count, const ResultCallback& on_result = {});
 
   int64_t position() const { return position_; }
   const worker::Worker& worker() const { return *worker_; }

@@ -1,6 +1,7 @@
 // The loaded weights of a model, as the stages of a backend take them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -35,5 +36,18 @@ struct ModelWeights {
   kernels::PleShape ple_shape;
   std::vector<std::unique_ptr<kernels::Weight>> owned;  // all of the above, each tensor once
 };
+
+// The weights that one decoded token is multiplied with: all of each dense tensor, and of the
+// experts' top_k. Rows gathered from tables are left out; a tied embedding counts as output.
+struct TokenWeights {
+  int64_t memory_bytes = 0;  // in the backend's layout
+  int64_t vector_bytes = 0;  // of these: tensors of one row (norms, biases), which not all stages
+                             // count as weights
+  int64_t file_bytes = 0;    // as stored in the file
+  int64_t num_parameters = 0;
+  int64_t num_output_parameters = 0;  // of these: those of the output matrix
+};
+
+TokenWeights TokenWeightsOf(const ModelWeights& weights, int64_t top_k);
 
 }  // namespace switchyard::worker

@@ -103,7 +103,8 @@ absl::Status StepExecutor::AllocateState() {
              .kv_bytes = kv_cache_->bytes(),
              .state_bytes = state_->bytes(),
              .checkpoint_bytes = checkpoints_->bytes(),
-             .activation_bytes = forward_->activation_bytes()};
+             .activation_bytes = forward_->activation_bytes(),
+             .token = TokenWeightsOf(weights_, spec_.moe.top_k)};
   return absl::OkStatus();
 }
 

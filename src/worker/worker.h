@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
+#include "worker/model_weights.h"
 #include "worker/weight_loader.h"
 
 namespace switchyard::worker {
@@ -41,6 +42,7 @@ struct WorkerMemory {
   int64_t state_bytes = 0;       // recurrent state of all slots
   int64_t checkpoint_bytes = 0;  // all checkpoints
   int64_t activation_bytes = 0;
+  TokenWeights token;  // what one decoded token reads of the weights
 };
 
 // Runs steps on a thread of its own.

@@ -1,0 +1,27 @@
+#include "worker/model_weights.h"
+
+#include <algorithm>
+
+#include "base/dtype.h"
+
+namespace switchyard::worker {
+
+TokenWeights TokenWeightsOf(const ModelWeights& weights, int64_t top_k) {
+  TokenWeights sum;
+  for (const auto& owned : weights.owned) {
+    const kernels::Weight& weight = *owned;
+    if (&weight == weights.token_embedding && &weight != weights.output) continue;
+    // Only experts have more than one slab.
+    const int64_t num_slabs = weight.num_slabs();
+    const int64_t num_used = std::min(num_slabs, num_slabs > 1 ? top_k : 1);
+    const int64_t parameters = num_used * weight.rows() * weight.cols();
+    sum.memory_bytes += weight.resident_bytes() / num_slabs * num_used;
+    if (weight.rows() == 1) sum.vector_bytes += weight.resident_bytes();
+    sum.file_bytes += num_used * weight.rows() * RowBytes(weight.dtype(), weight.cols());
+    sum.num_parameters += parameters;
+    if (&weight == weights.output) sum.num_output_parameters = parameters;
+  }
+  return sum;
+}
+
+}  // namespace switchyard::worker
