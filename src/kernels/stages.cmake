@@ -1,6 +1,7 @@
 # The cpu backend.
 list(APPEND kernels_headers
-  cpu/cpu_backend.h)
+  cpu/cpu_backend.h
+  cpu/cpu_weight.h)
 list(APPEND kernels_sources
   cpu/attention.cc
   cpu/attention_qkv.cc

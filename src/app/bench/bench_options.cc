@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "app/bench/machine_description.h"
+#include "app/engine_setup.h"
 #include "app/exit_code.h"
 #include "app/terminal.h"
 #include "app/version.h"
@@ -117,6 +118,15 @@ absl::StatusOr<std::vector<CpuLevel>> LevelsOf(const BenchOptions& options) {
     if (std::find(levels.begin(), levels.end(), *level) == levels.end()) levels.push_back(*level);
   }
   return levels;
+}
+
+std::vector<int> ThreadsOf(const BenchOptions& options) {
+  if (!options.threads.empty()) return options.threads;
+  const int most = DefaultNumThreads();
+  std::vector<int> threads;
+  for (int count = 1; count < most; count *= 2) threads.push_back(count);
+  threads.push_back(most);
+  return threads;
 }
 
 nlohmann::ordered_json BenchReport(const std::string& name, nlohmann::ordered_json rows) {

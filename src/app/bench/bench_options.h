@@ -24,7 +24,7 @@ void AddPrefillBench(CLI::App& bench, CommandBody& body);
 void AddPoolBench(CLI::App& bench, CommandBody& body);
 
 struct BenchOptions {
-  std::vector<int> threads;         // empty = what the part takes by default
+  std::vector<int> threads;         // empty = a sweep
   std::vector<std::string> levels;  // empty = the best of this machine
   int repetitions = 10;
   double max_foreign_cpus = 0.1;
@@ -45,6 +45,9 @@ CLI::Option* AddCountsFlag(CLI::App& command, const std::string& names, std::vec
 // The levels asked for, as a list without repetition.
 // Errors: kInvalidArgument with the exit code of unfit hardware for a level this machine lacks.
 absl::StatusOr<std::vector<kernels::cpu::CpuLevel>> LevelsOf(const BenchOptions& options);
+
+// The threads asked for; else 1, 2, 4 ... up to what the machine allows this process.
+std::vector<int> ThreadsOf(const BenchOptions& options);
 
 // One run as an object: {"benchmark", "version", "build", "machine", "rows"}. Rows are objects that
 // all have the same keys.

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "app/bench/model_check.h"
 #include "app/engine_setup.h"
 #include "app/exit_code.h"
 #include "app/loaded_model.h"
@@ -51,30 +52,20 @@ struct BenchRow {
   }
 };
 
-// Fixed pseudo-random tokens, so that every run routes alike.
-std::vector<int32_t> Tokens(int first, int count, int vocab_size) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    tokens[static_cast<size_t>(i)] =
-        static_cast<int32_t>((int64_t{first + i} * 7919 + 13) % vocab_size);
-  }
-  return tokens;
-}
-
 // Runs one repetition and returns tokens per second.
 absl::StatusOr<double> RunCase(StepDriver& driver, const BenchCase& test, int chunk_tokens,
                                int vocab_size) {
   driver.Reset();
   // A generation continues from a token, so one more is computed in front of it.
   const int untimed = test.depth + (test.num_gen > 0 ? 1 : 0);
-  SWITCHYARD_RETURN_IF_ERROR(driver.Prefill(Tokens(0, untimed, vocab_size), chunk_tokens,
+  SWITCHYARD_RETURN_IF_ERROR(driver.Prefill(BenchTokens(0, untimed, vocab_size), chunk_tokens,
                                             /*sample=*/test.num_gen > 0, nullptr));
   const Clock& clock = MonotonicClock::Get();
   const double start = clock.NowSeconds();
   if (test.num_gen > 0) {
     SWITCHYARD_RETURN_IF_ERROR(driver.Decode(test.num_gen).status());
   } else {
-    SWITCHYARD_RETURN_IF_ERROR(driver.Prefill(Tokens(test.depth, test.num_prompt, vocab_size),
+    SWITCHYARD_RETURN_IF_ERROR(driver.Prefill(BenchTokens(test.depth, test.num_prompt, vocab_size),
                                               chunk_tokens, /*sample=*/true, nullptr));
   }
   return (test.num_prompt + test.num_gen) / (clock.NowSeconds() - start);

@@ -48,11 +48,16 @@ void AddBenchCommand(CLI::App& app, CommandBody& body) {
   AddSpeedFlags(*command, *options);
   AddMembwBench(*command, body);
   AddPoolBench(*command, body);
+  AddGemvBench(*command, body);
+  AddGemmBench(*command, body);
+  AddDecodeBench(*command, body);
+  AddPrefillBench(*command, body);
   command->require_subcommand(0, 1);
   command->footer(
       "Examples:\n"
       "  switchyard bench -m model.gguf -p 512 -n 64 -t 1,2 -r 5 -o json\n"
-      "  switchyard bench membw -t 1,2");
+      "  switchyard bench membw -t 1,2\n"
+      "  switchyard bench decode -m model.gguf -t 1,2");
   command->callback([&body, command, options] {
     if (const auto parts = command->get_subcommands(); !parts.empty()) {
       return RefuseFlagsOfPlainForm(*command, *parts.front());

@@ -1,0 +1,63 @@
+// Whether a model computes what it should, before its speed is believed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "app/loaded_model.h"
+#include "app/model_options.h"
+#include "app/step_driver.h"
+
+namespace switchyard::app {
+
+// Fixed pseudo-random tokens from position `first` on, so that every run routes alike.
+std::vector<int32_t> BenchTokens(int first, int count, int vocab_size);
+
+// What a model makes of the fixed tokens.
+struct ModelAnswer {
+  std::vector<float> logits;    // of the last prompt rows, [rows, vocab_size]
+  std::vector<int32_t> tokens;  // that it generates behind them
+};
+
+// Tokens of a prompt whose answer is compared, how many of its rows are kept, and how many tokens
+// are generated. With the first kCheckRows of them `reference` is asked, which is slow.
+inline constexpr int kCheckPrompt = 40;
+inline constexpr int kCheckRows = 4;
+inline constexpr int kCheckTokens = 16;
+
+// Feeds `num_prompt` tokens in chunks of `chunk_tokens`, keeps the logits of the last `kCheckRows`
+// of them and generates `num_tokens` tokens.
+// REQUIRES: num_prompt >= kCheckRows, and the context has room for all of it.
+absl::StatusOr<ModelAnswer> AskModel(StepDriver& driver, int vocab_size, int num_prompt,
+                                     int chunk_tokens, int num_tokens);
+
+// What rounding may do to logits: activations are rounded to 8 bits in groups of 32, which moves
+// the logits of the models at hand by 0.012 to 0.06 of their deviation
+// (docs/benchmarks/2026-11-30-cpu-baseline.md, "Accuracy"); chunks of other lengths round
+// elsewhere. A sublayer that is left out moves them by about 1 / sqrt(number of sublayers), 0.1 and
+// more up to 50 layers.
+inline constexpr double kMaxDifference = 0.1;
+
+// Both answers must have the same bits. `what` says whose they are: "1 and 2 threads".
+// Errors: kInternal.
+absl::Status CheckSameAnswer(const ModelAnswer& a, const ModelAnswer& b, const std::string& what);
+
+// The logits of `got` must be those of `wanted` within rounding. Returns the largest relative
+// difference of a row: root mean square of the difference by the deviation of the wanted logits.
+// Errors: kInternal if that is above kMaxDifference.
+absl::StatusOr<double> CheckCloseAnswer(const ModelAnswer& got, const ModelAnswer& wanted,
+                                        const std::string& what);
+
+// Loads the model into the reference backend, asks it with the first kCheckRows tokens, and
+// compares with the logits of `driver` for the same.
+//
+// Returns the largest relative difference of a row, as CheckCloseAnswer().
+// Errors: kInternal if that is above kMaxDifference; those of loading.
+absl::StatusOr<double> CheckAgainstReference(const LoadedModel& model, const ModelOptions& options,
+                                             StepDriver& driver);
+
+}  // namespace switchyard::app
