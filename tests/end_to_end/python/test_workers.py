@@ -175,3 +175,26 @@ def test_a_stopped_worker_is_replaced(start_server, solo_texts):
     assert worker_pid(server) != pid
     text = server.request("/metrics")[2]
     assert re.search(r"^switchyard_worker_restarts_total\S* 1$", text, re.MULTILINE), text
+
+
+def test_worker_that_leaves_finishes_what_runs(start_server, solo_texts):
+    """What runs is neither lost nor replayed; what comes meanwhile waits for the next worker."""
+    server = start_server("--workers", "1", "--slots", "4")
+    client = GrpcClient(server.grpc)
+    running_call = client.stream(spec(client, 0, max_tokens=3000), timeout=120)
+    events = [next(running_call) for _ in range(20)]
+    first = worker_pid(server)
+    os.kill(first, signal.SIGTERM)
+    while server.request("/health")[0] != 503:  # nobody should send more at present
+        assert len(events) < 2900, "the worker left without a word"
+        events.append(next(running_call))
+    waiting = client.stream(spec(client, 1), timeout=120)
+    events += running_call
+    finished = events[-1].finished
+    assert sum(len(event.delta.token_ids) for event in events) == 3000
+    assert finished.usage.completion_tokens == 3000 and not finished.replayed
+    answer = list(waiting)
+    assert "".join(event.delta.text for event in answer) == solo_texts[1]
+    assert not answer[-1].finished.replayed
+    assert worker_pid(server) != first
+    assert server.stop() == 0
