@@ -8,6 +8,9 @@ namespace {
 // A share of one in a hundred shows in five of these; a step of decode has some hundred stages.
 constexpr int kWindowStages = 512;
 constexpr int kMostLate = kWindowStages / 100;
+// Short stages of small models: a neighbour that takes the CPU every few milliseconds delays few of
+// them, but for most of the time.
+constexpr LateWatch::Duration kWindowTime = std::chrono::milliseconds(100);
 
 // The longest time between two trials of all threads: a trial costs some late stages.
 constexpr int kMostDelays = 64;
@@ -36,7 +39,8 @@ std::optional<int> LateWatch::OnStage(Duration elapsed, int num_active) {
       worst = static_cast<int>(most - threads_.begin());
     }
   }
-  if (worst.has_value() || num_stages_ == kWindowStages) Restart();
+  const bool is_over = num_stages_ >= kWindowStages && elapsed_ >= kWindowTime;
+  if (worst.has_value() || is_over) Restart();
   return worst;
 }
 

@@ -23,8 +23,9 @@ class LateWatch {
   void OnLate(int thread, Duration lost);
 
   // A stage of `num_active` threads has ended after `elapsed`. Returns the thread that should rest,
-  // if there is one: late in more than one stage of a hundred, and the time that it cost is more
-  // than it can be worth. Counting starts anew then.
+  // if there is one: late in more than one stage of a hundred, or as often within a tenth of a
+  // second of stages, and the time that it cost is more than it can be worth. Counting starts anew
+  // then.
   std::optional<int> OnStage(Duration elapsed, int num_active);
 
   int64_t num_late() const { return num_late_; }  // calls of OnLate(), since construction

@@ -44,6 +44,18 @@ TEST(LateWatchTest, WeighsTheDelayAgainstTheThreadsWork) {
   EXPECT_EQ(Watch(of_three, 5120, 10, 250us, 3), 1);
 }
 
+// A small model: a thousand stages of 3 us between two delays of 3 ms, half of the time.
+TEST(LateWatchTest, FewDelaysOfManyShortStagesCountByTheirTime) {
+  LateWatch watch(2);
+  std::optional<int> resting;
+  for (int stage = 1; stage <= 20'000 && !resting.has_value(); ++stage) {
+    const bool late = stage % 1000 == 0;
+    if (late) watch.OnLate(1, 3ms);
+    resting = watch.OnStage(3us + (late ? 3ms : 0ms), 2);
+  }
+  EXPECT_EQ(resting, 1);
+}
+
 TEST(LateWatchTest, CountsAnewAfterAnAnswer) {
   LateWatch watch(2);
   EXPECT_EQ(Watch(watch, 512, 10, 3ms, 2), 1);
