@@ -32,14 +32,23 @@ constexpr std::array<DTypeTraits, 22> kTraits = {{
     {DType::kBF16, "BF16", 1, 2},
 }};
 
+// Places in kTraits by GGUF id, -1 = none: kernels ask for traits with each product.
+constexpr auto kPlaces = [] {
+  std::array<int8_t, static_cast<size_t>(DType::kBF16) + 1> places{};
+  places.fill(-1);
+  for (size_t i = 0; i < kTraits.size(); ++i) {
+    places[static_cast<size_t>(kTraits[i].dtype)] = static_cast<int8_t>(i);
+  }
+  return places;
+}();
+
 }  // namespace
 
 const DTypeTraits& Traits(DType dtype) {
-  for (const DTypeTraits& traits : kTraits) {
-    if (traits.dtype == dtype) return traits;
-  }
-  SWITCHYARD_CHECK(false);  // a DType outside the enumerators is memory corruption
-  return kTraits[0];
+  const auto id = static_cast<size_t>(dtype);
+  // A DType outside the enumerators is memory corruption.
+  SWITCHYARD_CHECK(id < kPlaces.size() && kPlaces[id] >= 0);
+  return kTraits[static_cast<size_t>(kPlaces[id])];
 }
 
 std::optional<DType> DTypeFromGgufId(uint32_t id) {
