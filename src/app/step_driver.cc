@@ -103,7 +103,8 @@ absl::Status StepDriver::Prefill(absl::Span<const int32_t> token_ids, int chunk_
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> StepDriver::Decode(int count, const ResultCallback& on_result) {
+absl::StatusOr<std::vector<int32_t>> StepDriver::Decode(int count,
+                                                        const ResultCallback& on_result) {
   v1::StepPlan plan;
   plan.set_run_ahead(static_cast<uint32_t>(count));
   plan.add_decode();

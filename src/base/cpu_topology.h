@@ -63,8 +63,8 @@ CpuBudget DefaultCpuBudget();
 // obeyed all the same.
 std::optional<std::string> ThreadCountWarning(int num_threads, const CpuBudget& budget);
 
-// Cores to pin `num_threads` threads to. If there are fewer, they are used in turn: a ThreadPool runs
-// no more threads than there are CPUs. Empty (do not pin) if that would leave hardware threads
+// Cores to pin `num_threads` threads to. If there are fewer, they are used in turn: a ThreadPool
+// runs no more threads than there are CPUs. Empty (do not pin) if that would leave hardware threads
 // without use, and for one thread, which has no peers to keep away from and is best moved about by
 // the kernel.
 std::vector<CpuCore> CoresForThreads(int num_threads, const CpuBudget& budget);

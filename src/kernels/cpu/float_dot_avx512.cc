@@ -1,8 +1,8 @@
 // The AVX-512 VNNI level: float weights, and quantisation of activations.
-#include "kernels/cpu/float_dot.h"
-
 #include <cstdint>
 #include <immintrin.h>
+
+#include "kernels/cpu/float_dot.h"
 
 namespace switchyard::kernels::cpu {
 namespace {
