@@ -1,5 +1,6 @@
 // Built for AVX-512 (roofline.cmake).
 #include <immintrin.h>
+#include <numeric>
 
 #include "kernels/cpu/read_bandwidth_level.h"
 
@@ -8,7 +9,12 @@ namespace {
 
 struct Avx512Line {
   void Add(const std::byte* line) { sum = _mm512_add_epi64(sum, _mm512_load_si512(line)); }
-  uint64_t Sum() const { return static_cast<uint64_t>(_mm512_reduce_add_epi64(sum)); }
+  // Not by the reduction of the header: it adds signed words, which may overflow.
+  uint64_t Sum() const {
+    alignas(64) uint64_t words[8];
+    _mm512_store_si512(words, sum);
+    return std::accumulate(words, words + 8, uint64_t{0});
+  }
 
   __m512i sum = _mm512_setzero_si512();
 };
