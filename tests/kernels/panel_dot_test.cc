@@ -230,7 +230,6 @@ TEST_P(PanelDotTest, DotsOfPackedPanelsAreTheDefinition) {
       const Activations x(11, cols);
       for (const std::vector<int64_t>& borders : BordersOf(cols)) {
         for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17}) {
-          if (count > kMaxDirectRows && !functions.takes_any_rows) break;
           if (cols > 640 && (borders.size() > 8 || count == 6)) continue;  // slow, and nothing new
           const int32_t reordered[17] = {10, 0, 7, 7, 3, 9, 1, 2, 4, 5, 6, 8, 0, 10, 10, 1, 3};
           const RowSelection x_rows = {count % 2 == 0 || count > 11 ? reordered : nullptr, count};

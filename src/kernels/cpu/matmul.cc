@@ -21,6 +21,9 @@ constexpr int64_t kExpandedPanels = 2;
 constexpr int64_t kShardedRows = 64;
 static_assert(kShardedRows >= kMaxShardStrips);
 
+// Activation rows whose products with a part of a panel are held at a time.
+constexpr int64_t kEdgeRows = 8;
+
 constexpr int64_t kMaxSegments = 4 * kMaxShardStrips;
 constexpr int64_t kFloatBytes = static_cast<int64_t>(sizeof(float));
 
@@ -43,9 +46,7 @@ struct ScratchParts {
   int64_t edge() const {
     return row() + RoundUp(cols, 64) + 2 * RoundUp(cols / 16 * kFloatBytes, 64);
   }
-  int64_t partials() const {
-    return edge() + kMaxSegments * kMaxDirectRows * kPanelRows * kFloatBytes;
-  }
+  int64_t partials() const { return edge() + kMaxSegments * kEdgeRows * kPanelRows * kFloatBytes; }
   int64_t total() const { return partials() + 4 * kShardedRows * kPanelRows * kFloatBytes + 64; }
 };
 
@@ -74,8 +75,7 @@ class BlockProducts {
 
   // Writes all rows of `count` windows; those past the last row of the matrix are 0.
   void Windows(int64_t first, int64_t count, const ActiveRows& x, const DotOutput& out) {
-    if (w_.in_panels && format_.dot_panels != nullptr &&
-        (x.rows.count <= kMaxDirectRows || format_.takes_any_rows)) {
+    if (w_.in_panels && format_.dot_panels != nullptr) {
       const int64_t panel_bytes = PanelsBytes(w_.dtype, kPanelRows, w_.cols);
       format_.dot_panels({w_.data + first * panel_bytes, panel_bytes, w_.cols, count}, x.x, x.rows,
                          segments_, out);
@@ -93,9 +93,9 @@ class BlockProducts {
   // Writes rows [begin, end) of one window, rows of `out` counted from `begin`.
   void Part(int64_t window, int64_t begin, int64_t end, const ActiveRows& x, const DotOutput& out) {
     auto* edge = reinterpret_cast<float*>(memory_ + parts_.edge());
-    constexpr int64_t kSegmentStride = kMaxDirectRows * kPanelRows;
-    for (int64_t b = 0; b < x.rows.count; b += kMaxDirectRows) {
-      const int64_t count = std::min<int64_t>(kMaxDirectRows, x.rows.count - b);
+    constexpr int64_t kSegmentStride = kEdgeRows * kPanelRows;
+    for (int64_t b = 0; b < x.rows.count; b += kEdgeRows) {
+      const int64_t count = std::min<int64_t>(kEdgeRows, x.rows.count - b);
       Windows(window, 1, x.Some(b, count), {edge, kPanelRows, kSegmentStride});
       for (int64_t s = 0; s < segments_.num_segments; ++s) {
         for (int64_t i = 0; i < count; ++i) {

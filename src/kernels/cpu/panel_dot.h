@@ -79,11 +79,7 @@ struct ExpandedPanel {
   int value_bits = 8;
 };
 
-// Most activation rows of one call of a DotPanelsFunction.
-inline constexpr int64_t kMaxDirectRows = 8;
-
-// Dot products of packed panels with up to kMaxDirectRows activation rows, decoding in registers;
-// with any number where FormatFunctions::takes_any_rows says so.
+// Dot products of packed panels with any number of activation rows.
 // Writes all kPanelRows results of every panel: r = kPanelRows * panel + row.
 // REQUIRES: borders are multiples of 32.
 using DotPanelsFunction = void (*)(const Panels& w, const QuantizedRows& x,
@@ -126,7 +122,6 @@ struct FormatFunctions {
   DotPanelsFunction dot_panels = nullptr;
   ExpandPanelFunction expand_panel = nullptr;
   DotFloatFunction dot_float = nullptr;
-  bool takes_any_rows = false;  // dot_panels takes any number of activation rows, at full speed
 };
 
 struct LevelFunctions {

@@ -468,7 +468,7 @@ void DotPanels(const Panels& w, const QuantizedRows& x, const RowSelection& x_ro
 // ---- the table ----------------------------------------------------------------------------------
 
 template <DType dtype>
-constexpr FormatFunctions kFunctions = {DotPanels<dtype>, ExpandPanel<dtype>, nullptr, true};
+constexpr FormatFunctions kFunctions = {DotPanels<dtype>, ExpandPanel<dtype>, nullptr};
 
 FormatFunctions Format(DType dtype) {
   switch (dtype) {

@@ -362,8 +362,7 @@ void DotPanels(const Panels& w, const QuantizedRows& x, const RowSelection& x_ro
 // ---- the table ------------------------------------------------------------------------------
 
 template <typename L, DType dtype>
-constexpr FormatFunctions kBlockFormat = {DotPanels<L, dtype>, ExpandPanel<L, dtype>, nullptr,
-                                          true};
+constexpr FormatFunctions kBlockFormat = {DotPanels<L, dtype>, ExpandPanel<L, dtype>, nullptr};
 
 // Entries of the formats with panels; those of the others are empty.
 template <typename L>
