@@ -12,6 +12,7 @@ ColumnShards CutIntoShards(int64_t num_units, int64_t unit_columns, int num_stri
   ColumnShards shards;
   shards.num_strips = num_strips;
   shards.strip_columns = num_units * unit_columns;
+  shards.unit_columns = unit_columns;
   for (int i = 0; i <= kNumVirtualShards; ++i) {
     shards.border[static_cast<size_t>(i)] = i * num_units / kNumVirtualShards * unit_columns;
   }

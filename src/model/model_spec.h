@@ -31,6 +31,10 @@ struct ColumnShards {
   std::array<int64_t, kNumVirtualShards + 1> border{};
   int num_strips = 1;
   int64_t strip_columns = 0;
+  // Ranks are given whole units: adjacent columns (of each strip) that fill whole blocks.
+  int64_t unit_columns = 0;
+
+  int64_t num_units() const { return unit_columns == 0 ? 0 : strip_columns / unit_columns; }
 };
 
 // Cuts `num_units` units of `unit_columns` into four: shard i holds units floor(i * num_units / 4)
