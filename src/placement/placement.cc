@@ -254,9 +254,8 @@ absl::StatusOr<v1::Placement> MakePlacement(const model::ModelSpec& spec,
       }
       cuts = CutsByBytes(bytes, spec.output->bytes(), wish.world_size);
     }
-    for (const int cut : cuts) {
-      placement.add_layer_cuts(static_cast<uint32_t>(std::max(cut, 0)));
-    }
+    SWITCHYARD_RETURN_IF_ERROR(CheckCuts(spec, wish.world_size, cuts));
+    for (const int cut : cuts) placement.add_layer_cuts(static_cast<uint32_t>(cut));
   }
   if (DividesExperts(wish.mode)) {
     placement.set_partition(wish.partition == v1::PARTITION_UNSPECIFIED ? v1::PARTITION_SLICED
