@@ -30,7 +30,8 @@ namespace switchyard::kernels {
 // every output element is accumulated in one fixed order, whatever the number of rows or threads.
 //
 // Threads: one thread, the worker's step thread, calls the stages.
-// Errors: stages cannot fail on the CPU; a device fault makes Health() non-OK.
+// Errors: stages return none; a device fault, or a file that ends early under a tensor with tiers,
+// makes Health() non-OK.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -38,7 +39,8 @@ class Backend {
   // "reference", "cpu (avx2, 2 threads)": for logs and reports.
   virtual std::string Describe() const = 0;
 
-  // First error of the device, sticky.
+  // First error of the device, or of a slow tier that a stage could not read; sticky. What the
+  // stages computed since is of no use.
   virtual absl::Status Health() const { return absl::OkStatus(); }
 
   // ---- memory -------------------------------------------------------------------------------
@@ -55,6 +57,17 @@ class Backend {
   // Errors: kResourceExhausted, what `read` returns, kUnimplemented (no kernel for this type).
   virtual absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightSource& source,
                                                              WeightUse use) = 0;
+
+  // Bytes of one slab in the fast tier of a tensor with tiers.
+  virtual int64_t SlabBytes(const TensorView& view) const = 0;
+
+  // Fills a slot of the fast tier. With `beside_steps` it runs on the calling thread alone, which
+  // may be any; without, no stage may run, and all threads are used.
+  //
+  // REQUIRES: `weight` has tiers, and no stage that runs meanwhile is told that the slot holds
+  //           something.
+  // Errors:   what the source's `read` returns.
+  virtual absl::Status LoadSlab(Weight& weight, int64_t slab, int64_t slot, bool beside_steps) = 0;
 
   // Bytes that the loaded weights occupy.
   virtual int64_t resident_weight_bytes() const = 0;

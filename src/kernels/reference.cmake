@@ -1,6 +1,6 @@
 # The reference backend, and what the backends share.
 list(APPEND kernels_headers
-  backend.h kv_layout.h ledger_slot.h rope.h shard_segments.h stage_types.h
+  backend.h kv_layout.h ledger_slot.h rope.h shard_segments.h stage_fault.h stage_types.h
   reference/reference_backend.h)
 list(APPEND kernels_sources
   reference/attention.cc

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,15 +31,18 @@ class Weight {
   virtual ~Weight() = default;
   DType dtype() const { return dtype_; }
   int64_t num_slabs() const { return num_slabs_; }
+  // Slabs that the fast tier has room for; as many as there are without tiers.
+  int64_t num_slots() const { return num_slots_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   int64_t resident_bytes() const { return resident_bytes_; }
 
  protected:
   Weight(DType dtype, int64_t num_slabs, int64_t rows, int64_t cols)
-      : dtype_(dtype), num_slabs_(num_slabs), rows_(rows), cols_(cols) {}
+      : dtype_(dtype), num_slabs_(num_slabs), rows_(rows), cols_(cols), num_slots_(num_slabs) {}
   DType dtype_;  // in the file
   int64_t num_slabs_, rows_, cols_;
+  int64_t num_slots_;
   int64_t resident_bytes_ = 0;
 };
 
@@ -55,12 +59,17 @@ struct WeightSource {
   // Reads `count` whole rows, from row `first` of the flattened [num_slabs * rows] rows on. Several
   // threads may call it at once.
   std::function<absl::Status(int64_t first, int64_t count, std::byte* out)> read;
+  // Set: the tensor has tiers. The fast one has room for this many slabs and is empty at first
+  // (Backend::LoadSlab() fills it); slabs that are not in it are computed from what `read` returns.
+  // `read` is then kept as long as the weight, and called by stages.
+  std::optional<int64_t> num_slots{};
 };
 
 // A tensor that will be loaded.
 struct WeightRequest {
   TensorView view;  // type and shape
   WeightUse use = WeightUse::kMatrix;
+  std::optional<int64_t> num_slots{};  // as WeightSource
 };
 
 // Device memory that frees itself.
@@ -205,6 +214,12 @@ struct MoeWeights {
   const Weight* shared_down = nullptr;  // [hidden_size, shared_expert_hidden_size]
   ShardBorders down_shards;
   ShardBorders shared_down_shards;
+  // Of a step; in memory of the backend (the host's on a CPU).
+  // Where the experts' tensors have tiers: slot of each expert in the fast one, -1 = computed from
+  // the slow one; [num_experts]. Empty = no tiers.
+  absl::Span<const int32_t> resident_slots;
+  // Grows by the rows that each expert computes, [num_experts]; null = nobody counts.
+  uint32_t* use_counts = nullptr;
 };
 
 // ---- sequences of a step and their state ----------------------------------------------------

@@ -5,3 +5,5 @@ foreach(stage IN ITEMS attention backend experts gated_delta_net mixer qsa)
 endforeach()
 switchyard_test(cpu_stage_kernels_test cpu_stage_kernels_test.cc LABELS cpu
   DEPS switchyard::stage_fixtures)
+switchyard_test(expert_tiers_test expert_tiers_test.cc LABELS cpu threads
+  DEPS switchyard::stage_fixtures)

@@ -73,6 +73,16 @@ class CpuBackend final : public Backend {
   absl::Status ReserveWeights(absl::Span<const WeightRequest> weights) override;
   absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightSource& source,
                                                      WeightUse use) override;
+  // Where the choice is left to ReserveWeights(), the larger form: a budget holds either way.
+  int64_t SlabBytes(const TensorView& view) const override {
+    TensorView slab = view;
+    slab.num_slabs = 1;
+    return ChooseLayout(slab, WeightUse::kMatrix, options_.recode != Recode::kNever).slab_bytes;
+  }
+  absl::Status LoadSlab(Weight& weight, int64_t slab, int64_t slot, bool beside_steps) override {
+    return static_cast<CpuWeight&>(weight).LoadSlab(slab, slot, beside_steps ? nullptr : &pool_);
+  }
+  absl::Status Health() const override { return fault_.status(); }
   int64_t resident_weight_bytes() const override { return resident_weight_bytes_; }
   absl::StatusOr<std::unique_ptr<Buffer>> AllocateBuffer(int64_t bytes,
                                                          std::string_view what) override;
@@ -209,7 +219,8 @@ class CpuBackend final : public Backend {
 
  private:
   StageContext Context() {
-    return {pool_, options_.level, KernelsOf(options_.level), scratch_, absl::MakeSpan(matmul_)};
+    return {pool_,    options_.level,          KernelsOf(options_.level),
+            scratch_, absl::MakeSpan(matmul_), fault_};
   }
 
   void ChooseThreads();
@@ -220,6 +231,7 @@ class CpuBackend final : public Backend {
   std::optional<Arena> weights_;
   bool recode_ = true;
   int64_t resident_weight_bytes_ = 0;
+  StageFault fault_;
   Scratch scratch_;
   std::vector<MatMulScratch> matmul_;  // one a thread
   RopeCache rope_;
@@ -230,8 +242,8 @@ absl::Status CpuBackend::ReserveWeights(absl::Span<const WeightRequest> weights)
   if (weights_.has_value()) return FailedPrecondition("memory for weights is reserved already");
   int64_t stored_bytes = 0, recoded_bytes = 0;
   for (const WeightRequest& weight : weights) {
-    stored_bytes += CpuWeight::ArenaBytesOf(weight.view, weight.use, /*recode=*/false);
-    recoded_bytes += CpuWeight::ArenaBytesOf(weight.view, weight.use, /*recode=*/true);
+    stored_bytes += CpuWeight::ArenaBytesOf(weight, /*recode=*/false);
+    recoded_bytes += CpuWeight::ArenaBytesOf(weight, /*recode=*/true);
   }
   if (options_.recode != Recode::kAuto) {
     recode_ = options_.recode == Recode::kAlways;

@@ -50,6 +50,13 @@ class FirstError {
   absl::Status status_;
 };
 
+// Runs the tasks on the pool or, without one, one after the other.
+template <typename Body>
+void ForEachTask(ThreadPool* pool, int64_t num_tasks, Body&& body) {
+  if (pool != nullptr) return pool->ParallelFor(num_tasks, body);
+  for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
+}
+
 }  // namespace
 
 bool GrowsInPanels(DType dtype) { return dtype == DType::kIQ3_S || dtype == DType::kIQ3_XXS; }
@@ -70,15 +77,20 @@ CpuWeight::CpuWeight(const TensorView& view, const WeightLayout& layout)
   resident_bytes_ = layout.bytes;
 }
 
-int64_t CpuWeight::ArenaBytesOf(const TensorView& view, WeightUse use, bool recode) {
-  return ArenaBytes(ChooseLayout(view, use, recode).bytes + kPaddingBytes);
+int64_t CpuWeight::ArenaBytesOf(const WeightRequest& request, bool recode) {
+  TensorView fast = request.view;
+  fast.num_slabs = request.num_slots.value_or(fast.num_slabs);
+  return ArenaBytes(ChooseLayout(fast, request.use, recode).bytes + kPaddingBytes);
 }
 
 absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Load(const WeightSource& source,
                                                            WeightUse use, bool recode, Arena* arena,
                                                            ThreadPool& pool) {
-  const WeightLayout layout = ChooseLayout(source.view, use, recode);
+  TensorView fast = source.view;
+  fast.num_slabs = source.num_slots.value_or(fast.num_slabs);
+  const WeightLayout layout = ChooseLayout(fast, use, recode);
   auto weight = std::unique_ptr<CpuWeight>(new CpuWeight(source.view, layout));
+  weight->num_slots_ = fast.num_slabs;
   const int64_t bytes = layout.bytes + kPaddingBytes;
   if (arena != nullptr && arena->capacity_bytes() - arena->used_bytes() >= ArenaBytes(bytes)) {
     weight->data_ = arena->Allocate(bytes);
@@ -87,40 +99,47 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Load(const WeightSource& s
     weight->own_ = std::move(own);
     weight->data_ = weight->own_->Allocate(bytes);
   }
-  if (IsDecoded(use)) {
+  if (source.num_slots.has_value()) {
+    weight->source_ = source;
+  } else if (IsDecoded(use)) {
     SWITCHYARD_RETURN_IF_ERROR(weight->LoadFloats(source));
   } else if (layout.in_panels) {
-    SWITCHYARD_RETURN_IF_ERROR(weight->LoadPanels(source, pool));
+    SWITCHYARD_RETURN_IF_ERROR(
+        weight->LoadPanels(source, 0, weight->num_slabs_, weight->data_, &pool));
   } else {
-    SWITCHYARD_RETURN_IF_ERROR(weight->LoadStored(source, pool));
+    SWITCHYARD_RETURN_IF_ERROR(
+        weight->LoadStored(source, 0, weight->num_slabs_, weight->data_, &pool));
     if (use == WeightUse::kMatrix) weight->NarrowIfExact();
   }
   return weight;
 }
 
-absl::Status CpuWeight::LoadStored(const WeightSource& source, ThreadPool& pool) {
-  const int64_t num_rows = num_slabs_ * rows_;
+absl::Status CpuWeight::LoadStored(const WeightSource& source, int64_t first, int64_t count,
+                                   std::byte* out, ThreadPool* pool) const {
+  const int64_t first_row = first * rows_, num_rows = count * rows_;
   const int64_t row_bytes = RowBytes(layout_.dtype, cols_);
   const int64_t rows_at_once = std::clamp<int64_t>(kReadBytes / row_bytes, 1, num_rows);
   FirstError error;
-  pool.ParallelFor((num_rows + rows_at_once - 1) / rows_at_once, [&](int64_t task, int) {
+  ForEachTask(pool, (num_rows + rows_at_once - 1) / rows_at_once, [&](int64_t task, int) {
     const int64_t row = task * rows_at_once;
-    const int64_t count = std::min(rows_at_once, num_rows - row);
-    error.Run([&] { return ReadRows(source, row, count, data_ + row * row_bytes); });
+    const int64_t some = std::min(rows_at_once, num_rows - row);
+    error.Run([&] { return ReadRows(source, first_row + row, some, out + row * row_bytes); });
   });
   return error.Take();
 }
 
-absl::Status CpuWeight::LoadPanels(const WeightSource& source, ThreadPool& pool) {
+absl::Status CpuWeight::LoadPanels(const WeightSource& source, int64_t first, int64_t count,
+                                   std::byte* out, ThreadPool* pool) const {
   const int64_t row_bytes = RowBytes(layout_.dtype, cols_);
   const int64_t panel_bytes = PanelsBytes(layout_.dtype, kPanelRows, cols_);
   const int64_t panels_per_slab = (rows_ + kPanelRows - 1) / kPanelRows;
   const int64_t panels_at_once =
       std::clamp<int64_t>(kReadBytes / (row_bytes * kPanelRows), 1, panels_per_slab);
   const int64_t tasks_per_slab = (panels_per_slab + panels_at_once - 1) / panels_at_once;
-  std::vector<std::vector<std::byte>> stored(static_cast<size_t>(pool.num_threads()));
+  std::vector<std::vector<std::byte>> stored(
+      pool == nullptr ? size_t{1} : static_cast<size_t>(pool->num_threads()));
   FirstError error;
-  pool.ParallelFor(num_slabs_ * tasks_per_slab, [&](int64_t task, int thread) {
+  ForEachTask(pool, count * tasks_per_slab, [&](int64_t task, int thread) {
     const int64_t slab = task / tasks_per_slab;
     const int64_t panel_begin = task % tasks_per_slab * panels_at_once;
     const int64_t panel_end = std::min(panel_begin + panels_at_once, panels_per_slab);
@@ -130,8 +149,8 @@ absl::Status CpuWeight::LoadPanels(const WeightSource& source, ThreadPool& pool)
     rows.resize(static_cast<size_t>(panels_at_once * kPanelRows * row_bytes));
     error.Run([&]() -> absl::Status {
       SWITCHYARD_RETURN_IF_ERROR(
-          ReadRows(source, slab * rows_ + row_begin, row_end - row_begin, rows.data()));
-      std::byte* panel = data_ + slab * layout_.slab_bytes + panel_begin * panel_bytes;
+          ReadRows(source, (first + slab) * rows_ + row_begin, row_end - row_begin, rows.data()));
+      std::byte* panel = out + slab * layout_.slab_bytes + panel_begin * panel_bytes;
       for (int64_t row = row_begin; row < row_end; row += kPanelRows, panel += panel_bytes) {
         PackPanel(layout_.dtype, rows.data() + (row - row_begin) * row_bytes,
                   std::min(kPanelRows, row_end - row), cols_, panel);
@@ -140,6 +159,28 @@ absl::Status CpuWeight::LoadPanels(const WeightSource& source, ThreadPool& pool)
     });
   });
   return error.Take();
+}
+
+absl::Status CpuWeight::LoadSlab(int64_t slab, int64_t slot, ThreadPool* pool) {
+  SWITCHYARD_CHECK(slab >= 0 && slab < num_slabs_ && slot >= 0 && slot < num_slots_);
+  std::byte* const out = data_ + slot * layout_.slab_bytes;
+  return layout_.in_panels ? LoadPanels(source_, slab, 1, out, pool)
+                           : LoadStored(source_, slab, 1, out, pool);
+}
+
+int64_t CpuWeight::StoredBytes(DType dtype, int64_t rows, int64_t cols) {
+  return rows * RowBytes(dtype, cols) + kPaddingBytes;
+}
+
+absl::Status CpuWeight::ReadStored(int64_t slab, int64_t begin, int64_t end, std::byte* buffer,
+                                   WeightMatrix& matrix) const {
+  SWITCHYARD_DCHECK(slab >= 0 && slab < num_slabs_ && begin >= 0 && end <= rows_);
+  matrix = {layout_.dtype, buffer, end - begin, cols_, false};
+  absl::Status status = ReadRows(source_, slab * rows_ + begin, end - begin, buffer);
+  if (!status.ok()) {
+    std::memset(buffer, 0, static_cast<size_t>((end - begin) * RowBytes(layout_.dtype, cols_)));
+  }
+  return status;
 }
 
 absl::Status CpuWeight::LoadFloats(const WeightSource& source) {

@@ -53,13 +53,28 @@ class CpuWeight final : public Weight {
                                                          ThreadPool& pool);
 
   // Bytes that Load() takes out of an arena, at most.
-  static int64_t ArenaBytesOf(const TensorView& view, WeightUse use, bool recode);
+  static int64_t ArenaBytesOf(const WeightRequest& request, bool recode);
 
-  // One slab, for products.
+  // Fills a slot of the fast tier, with the threads of `pool` or, without one, on the caller's.
+  // REQUIRES: loaded with tiers.
+  // Errors:   those of the source's `read`.
+  absl::Status LoadSlab(int64_t slab, int64_t slot, ThreadPool* pool);
+
+  // One slab, for products; with tiers, the one in slot `slab`.
   WeightMatrix matrix(int64_t slab = 0) const {
-    SWITCHYARD_DCHECK(slab >= 0 && slab < num_slabs_ && !layout_.tap_major);
+    SWITCHYARD_DCHECK(slab >= 0 && slab < num_slots_ && !layout_.tap_major);
     return {layout_.dtype, data_ + slab * layout_.slab_bytes, rows_, cols_, layout_.in_panels};
   }
+  // Reads rows [begin, end) of a slab from the slow tier into `buffer`, which has room for
+  // StoredBytes() of them: a matrix of these rows alone, whose products are the same bits as those
+  // of the fast tier.
+  // REQUIRES: loaded with tiers.
+  // Errors:   those of the source's `read`; the matrix is then of zeros.
+  absl::Status ReadStored(int64_t slab, int64_t begin, int64_t end, std::byte* buffer,
+                          WeightMatrix& matrix) const;
+  static int64_t StoredBytes(DType dtype, int64_t rows, int64_t cols);
+  // Bytes of a slab in the file.
+  int64_t stored_slab_bytes() const { return rows_ * RowBytes(dtype_, cols_); }
   // Decodes row `row` of a one-slab tensor. Shapes: out [cols].
   void DecodeRow(int64_t row, float* out) const;
 
@@ -81,14 +96,19 @@ class CpuWeight final : public Weight {
  private:
   CpuWeight(const TensorView& view, const WeightLayout& layout);
 
-  absl::Status LoadStored(const WeightSource& source, ThreadPool& pool);
-  absl::Status LoadPanels(const WeightSource& source, ThreadPool& pool);
+  // Slabs [first, first + count) to `out`, a slab after the other. Without a pool on the caller's
+  // thread.
+  absl::Status LoadStored(const WeightSource& source, int64_t first, int64_t count, std::byte* out,
+                          ThreadPool* pool) const;
+  absl::Status LoadPanels(const WeightSource& source, int64_t first, int64_t count, std::byte* out,
+                          ThreadPool* pool) const;
   absl::Status LoadFloats(const WeightSource& source);
   void NarrowIfExact();
 
   WeightLayout layout_;
   std::byte* data_ = nullptr;
   std::optional<Arena> own_;
+  WeightSource source_;  // with tiers: where the slow one is read from
 };
 
 }  // namespace switchyard::kernels::cpu

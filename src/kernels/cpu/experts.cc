@@ -36,7 +36,17 @@ struct ExpertRun {
   int32_t expert;
   int32_t begin;  // of its pairs
   int32_t count;
+  // Of the fast tier: the slab in memory; of the slow one: that of the source.
+  int32_t slab;
+  bool in_fast_tier;
 };
+
+// Rows of the weights of experts in the slow tier that a task holds at a time: those of gate and up
+// or of down.
+int64_t StoredTaskBytes(DType gate_type, int64_t hidden_size, DType down_type, int64_t inner_size) {
+  return std::max(2 * CpuWeight::StoredBytes(gate_type, kMaxInnerRows, hidden_size),
+                  CpuWeight::StoredBytes(down_type, kMaxDownRows, inner_size));
+}
 
 struct ExpertBuffers {
   MatrixView<float> inner;         // [pairs, expert_hidden_size]
@@ -47,14 +57,15 @@ struct ExpertBuffers {
   int32_t* token;                  // [pairs]
   float* weight;                   // [pairs]
   // Per thread.
-  MatrixView<float> held;  // gate and up [2, rows, task rows], or partial sums
-                           // [rows, kShards, task rows]
-  MatrixView<float> sums;  // [tokens, kShards, task rows]
+  MatrixView<float> held;        // gate and up [2, rows, task rows], or partial sums
+                                 // [rows, kShards, task rows]
+  MatrixView<float> sums;        // [tokens, kShards, task rows]
+  MatrixView<std::byte> stored;  // rows of an expert in the slow tier
   ActivationRows u, inner_rows, shared_rows;
 
   ExpertBuffers(Scratch& scratch, int num_threads, int64_t rows, int64_t top_k, int64_t num_experts,
-                int64_t hidden_size, int64_t inner_size, int64_t shared_size, bool quantized,
-                bool inner_quantized, bool shared_quantized)
+                int64_t hidden_size, int64_t inner_size, int64_t shared_size, int64_t stored_bytes,
+                bool quantized, bool inner_quantized, bool shared_quantized)
       : inner(scratch.TakeMatrix<float>(std::min(rows, kTileTokens) * top_k, inner_size)),
         shared_inner(scratch.TakeMatrix<float>(std::min(rows, kTileTokens), shared_size)),
         shared_weight(scratch.Take<float>(std::min(rows, kTileTokens))),
@@ -64,6 +75,7 @@ struct ExpertBuffers {
         weight(scratch.Take<float>(inner.rows)),
         held(scratch.TakePerThread<float>(num_threads, kHeldFloats)),
         sums(scratch.TakePerThread<float>(num_threads, SumFloats(shared_inner.rows))),
+        stored(scratch.TakePerThread<std::byte>(num_threads, stored_bytes)),
         u(TakeActivations(scratch, rows, hidden_size, quantized)),
         inner_rows(TakeActivations(scratch, inner.rows, inner_size, inner_quantized)),
         shared_rows(TakeActivations(scratch, shared_inner.rows, shared_size, shared_quantized)) {}
@@ -110,7 +122,7 @@ class ExpertsTile {
         inner_size_(w.down->cols()),
         shared_size_(w.shared_down == nullptr ? 0 : w.shared_down->cols()) {}
 
-  // Returns the number of different experts.
+  // Returns the bytes of the experts' weights that were read.
   int64_t Run(MatrixView<const int32_t> experts, MatrixView<const float> weights) {
     Sort(experts, weights);
     inner_rows_ = buffers_.inner_rows;
@@ -119,7 +131,7 @@ class ExpertsTile {
     shared_rows_.values = buffers_.shared_inner.Rows(0, num_tokens_);
     GateAndUp();
     Down();
-    return num_runs_;
+    return ReadBytes();
   }
 
  private:
@@ -129,11 +141,50 @@ class ExpertsTile {
     const Weight& up;
     int64_t slab;
     int64_t up_row;
+    bool in_fast_tier = true;
   };
   struct RowRange {
     int64_t begin, end;
     int64_t size() const { return end - begin; }
   };
+  // Rows of a matrix for a product.
+  struct MatrixRows {
+    WeightMatrix matrix;
+    RowRange rows;
+  };
+
+  // Rows `rows` of a slab: in memory, or read into `buffer`. What cannot be read is a fault of the
+  // backend, and counts as zeros.
+  MatrixRows RowsOf(const Weight& weight, int64_t slab, bool in_fast_tier, RowRange rows,
+                    std::byte* buffer) {
+    const CpuWeight& w = CpuWeight::From(weight);
+    if (in_fast_tier) return {w.matrix(slab), rows};
+    MatrixRows stored;
+    context_.fault.Report(w.ReadStored(slab, rows.begin, rows.end, buffer, stored.matrix));
+    stored.rows = {0, rows.size()};
+    return stored;
+  }
+
+  void SetPlace(ExpertRun& run) const {
+    run.slab = run.expert;
+    run.in_fast_tier = true;
+    if (w_.resident_slots.empty()) return;
+    const int32_t slot = w_.resident_slots[static_cast<size_t>(run.expert)];
+    run.in_fast_tier = slot >= 0;
+    if (slot >= 0) run.slab = slot;
+  }
+
+  int64_t ReadBytes() const {
+    int64_t bytes = 0;
+    for (const Weight* weight : {w_.gate, w_.up, w_.gate_up, w_.down}) {
+      if (weight == nullptr) continue;
+      const CpuWeight& w = CpuWeight::From(*weight);
+      for (int64_t r = 0; r < num_runs_; ++r) {
+        bytes += buffers_.runs[r].in_fast_tier ? w.slab_bytes() : w.stored_slab_bytes();
+      }
+    }
+    return bytes;
+  }
 
   // Counting sort of the pairs by expert; tokens stay in order.
   void Sort(MatrixView<const int32_t> experts, MatrixView<const float> weights) {
@@ -152,7 +203,12 @@ class ExpertsTile {
       const int32_t count = cursor[e];
       cursor[e] = num_pairs_;
       if (count == 0) continue;
-      buffers_.runs[num_runs_++] = {static_cast<int32_t>(e), num_pairs_, count};
+      ExpertRun& run = buffers_.runs[num_runs_++];
+      run.expert = static_cast<int32_t>(e);
+      run.begin = num_pairs_;
+      run.count = count;
+      SetPlace(run);
+      if (w_.use_counts != nullptr) w_.use_counts[e] += static_cast<uint32_t>(count);
       num_pairs_ += count;
     }
     for (int64_t t = 0; t < num_tokens_; ++t) {
@@ -191,8 +247,8 @@ class ExpertsTile {
   // silu(gate u) * (up u) for some inner rows of one expert.
   void RoutedInner(const ExpertRun& run, RowRange range, int thread) {
     const bool fused = w_.gate_up != nullptr;
-    const GateUp weights = {fused ? *w_.gate_up : *w_.gate, fused ? *w_.gate_up : *w_.up,
-                            run.expert, fused ? inner_size_ : 0};
+    const GateUp weights = {fused ? *w_.gate_up : *w_.gate, fused ? *w_.gate_up : *w_.up, run.slab,
+                            fused ? inner_size_ : 0, run.in_fast_tier};
     Inner(weights, range, buffers_.token + run.begin, u_, run.count, run.begin, inner_rows_,
           buffers_.inner, thread);
   }
@@ -207,10 +263,15 @@ class ExpertsTile {
   void Inner(const GateUp& weights, RowRange range, const int32_t* x_rows, const ActivationRows& x,
              int64_t count, int64_t first_row, const ActivationRows& quantized,
              MatrixView<float> inner, int thread) {
-    PrefetchRows(weights.up, weights.slab, weights.up_row + range.begin);
-    const WeightMatrix gate = CpuWeight::From(weights.gate).matrix(weights.slab);
-    const WeightMatrix up = CpuWeight::From(weights.up).matrix(weights.slab);
-    const std::array<int64_t, 2> borders = {0, gate.cols};
+    if (weights.in_fast_tier) {
+      PrefetchRows(weights.up, weights.slab, weights.up_row + range.begin);
+    }
+    std::byte* const stored = buffers_.stored.row(thread);
+    const MatrixRows gate = RowsOf(weights.gate, weights.slab, weights.in_fast_tier, range, stored);
+    const MatrixRows up = RowsOf(weights.up, weights.slab, weights.in_fast_tier,
+                                 {weights.up_row + range.begin, weights.up_row + range.end},
+                                 stored + buffers_.stored.cols / 2);
+    const std::array<int64_t, 2> borders = {0, gate.matrix.cols};
     MatMulScratch& scratch = context_.matmul[static_cast<size_t>(thread)];
     const int64_t size = range.size();
     const int64_t rows_at_once = kHeldFloats / (2 * size);
@@ -220,11 +281,10 @@ class ExpertsTile {
       const int64_t num_rows = std::min(rows_at_once, count - i);
       const int32_t* some = x_rows == nullptr ? nullptr : x_rows + i;
       const ActivationRows from = x_rows == nullptr ? SomeRows(x, i, num_rows) : x;
-      MatMulRows(context_.level, {gate, range.begin, range.end, some, num_rows}, borders, from,
-                 {gates, size, 0}, scratch);
-      MatMulRows(context_.level,
-                 {up, weights.up_row + range.begin, weights.up_row + range.end, some, num_rows},
-                 borders, from, {ups, size, 0}, scratch);
+      MatMulRows(context_.level, {gate.matrix, gate.rows.begin, gate.rows.end, some, num_rows},
+                 borders, from, {gates, size, 0}, scratch);
+      MatMulRows(context_.level, {up.matrix, up.rows.begin, up.rows.end, some, num_rows}, borders,
+                 from, {ups, size, 0}, scratch);
       for (int64_t r = 0; r < num_rows; ++r) {
         const int64_t row = first_row + i + r;
         float* out = inner.row(row) + range.begin;
@@ -268,17 +328,18 @@ class ExpertsTile {
     for (int64_t r = 0; r < num_runs_; ++r) {
       const ExpertRun& run = buffers_.runs[r];
       if (r + 1 < num_runs_) {
-        PrefetchRows(*w_.down, buffers_.runs[r + 1].expert, range.begin);
+        const ExpertRun& next = buffers_.runs[r + 1];
+        if (next.in_fast_tier) PrefetchRows(*w_.down, next.slab, range.begin);
       } else if (shared_size_ != 0) {
         PrefetchRows(*w_.shared_down, 0, range.begin);
       }
-      AddDown(*w_.down, run.expert, range, w_.down_shards,
+      AddDown(*w_.down, run.slab, run.in_fast_tier, range, w_.down_shards,
               SomeRows(inner_rows_, run.begin, run.count), run.count, buffers_.token + run.begin,
               buffers_.weight + run.begin, sums, thread);
     }
     if (shared_size_ != 0) {
-      AddDown(*w_.shared_down, 0, range, w_.shared_down_shards, shared_rows_, num_tokens_, nullptr,
-              buffers_.shared_weight, sums, thread);
+      AddDown(*w_.shared_down, 0, true, range, w_.shared_down_shards, shared_rows_, num_tokens_,
+              nullptr, buffers_.shared_weight, sums, thread);
     }
     for (int64_t t = 0; t < num_tokens_; ++t) {
       const float* sum = sums + t * kShards * size;
@@ -289,19 +350,19 @@ class ExpertsTile {
 
   // sums[token, shard] += weight * partial product of the shard. Row i of `x` belongs to
   // tokens[i], or to token i.
-  void AddDown(const Weight& weight, int64_t slab, RowRange range, const ShardBorders& shards,
-               const ActivationRows& x, int64_t count, const int32_t* tokens, const float* weights,
-               float* sums, int thread) {
+  void AddDown(const Weight& weight, int64_t slab, bool in_fast_tier, RowRange range,
+               const ShardBorders& shards, const ActivationRows& x, int64_t count,
+               const int32_t* tokens, const float* weights, float* sums, int thread) {
     SWITCHYARD_DCHECK(shards.num_strips == 1);  // an inner width has no heads
-    const WeightMatrix down = CpuWeight::From(weight).matrix(slab);
+    const MatrixRows down = RowsOf(weight, slab, in_fast_tier, range, buffers_.stored.row(thread));
     // All shards of a row are adjacent, as in the sums.
     const int64_t size = range.size(), row_floats = kShards * size;
     const int64_t rows_at_once = kHeldFloats / row_floats;
     float* partials = buffers_.held.row(thread);
     for (int64_t i = 0; i < count; i += rows_at_once) {
       const int64_t num_rows = std::min(rows_at_once, count - i);
-      MatMulRows(context_.level, {down, range.begin, range.end, nullptr, num_rows}, shards.border,
-                 SomeRows(x, i, num_rows), {partials, row_floats, size},
+      MatMulRows(context_.level, {down.matrix, down.rows.begin, down.rows.end, nullptr, num_rows},
+                 shards.border, SomeRows(x, i, num_rows), {partials, row_floats, size},
                  context_.matmul[static_cast<size_t>(thread)]);
       for (int64_t r = 0; r < num_rows; ++r) {
         const int64_t token = tokens == nullptr ? i + r : tokens[i + r];
@@ -328,14 +389,27 @@ int64_t SlabBytes(const Weight* weight) {
   return weight == nullptr ? 0 : CpuWeight::From(*weight).slab_bytes();
 }
 
+// Room for rows of experts in the slow tier; 0 = the tensors have no tiers.
+int64_t StoredBytesOf(const MoeWeights& w) {
+  if (w.resident_slots.empty()) return 0;
+  const Weight& gate = w.gate_up != nullptr ? *w.gate_up : *w.gate;
+  const DType wider =
+      w.up != nullptr && RowBytes(w.up->dtype(), gate.cols()) > RowBytes(gate.dtype(), gate.cols())
+          ? w.up->dtype()
+          : gate.dtype();
+  return StoredTaskBytes(wider, gate.cols(), w.down->dtype(), w.down->cols());
+}
+
 }  // namespace
 
 void MeasureExperts(Scratch& scratch, int num_threads, const StepLimits& limits) {
   if (limits.num_experts == 0) return;
   Scratch::Frame frame(scratch);
-  ExpertBuffers(scratch, num_threads, limits.max_rows, limits.top_k, limits.num_experts,
-                limits.hidden_size, limits.expert_hidden_size, limits.shared_expert_hidden_size,
-                true, true, true);
+  ExpertBuffers(
+      scratch, num_threads, limits.max_rows, limits.top_k, limits.num_experts, limits.hidden_size,
+      limits.expert_hidden_size, limits.shared_expert_hidden_size,
+      StoredTaskBytes(DType::kF32, limits.hidden_size, DType::kF32, limits.expert_hidden_size),
+      true, true, true);
 }
 
 int64_t Experts(const StageContext& context, const MoeWeights& w, MatrixView<const float> u,
@@ -344,18 +418,16 @@ int64_t Experts(const StageContext& context, const MoeWeights& w, MatrixView<con
   Scratch::Frame frame(context.scratch);
   ExpertBuffers buffers(context.scratch, context.num_threads(), u.rows, experts.cols,
                         w.down->num_slabs(), u.cols, w.down->cols(),
-                        w.shared_down == nullptr ? 0 : w.shared_down->cols(),
+                        w.shared_down == nullptr ? 0 : w.shared_down->cols(), StoredBytesOf(w),
                         AnyTakesQuantized({w.gate, w.up, w.gate_up, w.shared_gate, w.shared_up}),
                         AnyTakesQuantized({w.down}), AnyTakesQuantized({w.shared_down}));
   FillActivations(context, u, buffers.u);
-  const int64_t expert_bytes =
-      SlabBytes(w.gate) + SlabBytes(w.up) + SlabBytes(w.gate_up) + SlabBytes(w.down);
   int64_t weight_bytes = 0;
   for (int64_t t = 0; t < u.rows; t += kTileTokens) {
     const int64_t count = std::min(kTileTokens, u.rows - t);
     const ActivationRows some = SomeRows(buffers.u, t, count);
     ExpertsTile tile(context, w, buffers, some, y.Rows(t, count));
-    weight_bytes += expert_bytes * tile.Run(experts.Rows(t, count), weights.Rows(t, count));
+    weight_bytes += tile.Run(experts.Rows(t, count), weights.Rows(t, count));
     weight_bytes += SlabBytes(w.shared_gate) + SlabBytes(w.shared_up) + SlabBytes(w.shared_down) +
                     SlabBytes(w.shared_gate_input);
   }

@@ -11,6 +11,7 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/stage_kernels.h"
+#include "kernels/stage_fault.h"
 
 namespace switchyard::kernels::cpu {
 
@@ -20,6 +21,7 @@ struct StageContext {
   const StageKernels& kernels;
   Scratch& scratch;
   absl::Span<MatMulScratch> matmul;  // one a thread
+  StageFault& fault;
 
   int num_threads() const { return pool.num_threads(); }
 };

@@ -18,12 +18,16 @@ struct Expert {
   const Weight* up = nullptr;
   const Weight* gate_up = nullptr;
   const Weight* down = nullptr;
-  int64_t slab = 0;
+  SlabPlace slab = 0;
   ShardBorders shards;
 };
 
 int64_t SlabBytes(const Weight* weight) {
-  return weight == nullptr ? 0 : weight->resident_bytes() / weight->num_slabs();
+  if (weight == nullptr) return 0;
+  // With tiers both keep the bytes of the file.
+  return weight->num_slots() == weight->num_slabs()
+             ? weight->resident_bytes() / weight->num_slabs()
+             : weight->rows() * RowBytes(weight->dtype(), weight->cols());
 }
 int64_t ExpertBytes(const Expert& expert) {
   return SlabBytes(expert.gate) + SlabBytes(expert.up) + SlabBytes(expert.gate_up) +
@@ -71,6 +75,12 @@ void AddExpert(const Expert& expert, absl::Span<const int32_t> tokens, const dou
   }
 }
 
+SlabPlace PlaceOf(const MoeWeights& w, int64_t expert) {
+  if (w.resident_slots.empty()) return expert;
+  const int32_t slot = w.resident_slots[static_cast<size_t>(expert)];
+  return slot >= 0 ? SlabPlace(slot) : SlabPlace(expert, /*is_in_fast_tier=*/false);
+}
+
 // One tile of at most kTokenTile tokens; marks the experts that it reads.
 void ComputeTile(const MoeWeights& w, MatrixView<const float> u, MatrixView<const int32_t> experts,
                  MatrixView<const float> weights, MatrixView<float> y, bool* used,
@@ -93,8 +103,9 @@ void ComputeTile(const MoeWeights& w, MatrixView<const float> u, MatrixView<cons
     }
     if (count == 0) continue;
     used[id] = true;
-    AddExpert({w.gate, w.up, w.gate_up, w.down, id, w.down_shards}, {tokens, count}, token_weights,
-              x, sums, workspace);
+    if (w.use_counts != nullptr) w.use_counts[id] += static_cast<uint32_t>(count);
+    AddExpert({w.gate, w.up, w.gate_up, w.down, PlaceOf(w, id), w.down_shards}, {tokens, count},
+              token_weights, x, sums, workspace);
   }
   if (w.shared_down != nullptr) {
     for (int64_t t = 0; t < u.rows; ++t) {

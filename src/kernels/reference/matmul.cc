@@ -18,7 +18,7 @@ constexpr int kTokenGroup = 4;
 // Calls store(segment, token, row, product) for the products over each segment of the columns;
 // segment i is [borders[i], borders[i + 1]).
 template <typename Store>
-void ForEachProduct(const ReferenceWeight& w, int64_t slab, absl::Span<const int64_t> borders,
+void ForEachProduct(const ReferenceWeight& w, SlabPlace slab, absl::Span<const int64_t> borders,
                     MatrixView<const double> x, Workspace& workspace, Store store) {
   const Workspace::Frame frame(workspace);
   float* decoded = workspace.Take<float>(w.cols());
@@ -26,7 +26,9 @@ void ForEachProduct(const ReferenceWeight& w, int64_t slab, absl::Span<const int
   for (int64_t first = 0; first < x.rows; first += kTokenTile) {
     const int64_t last = std::min(first + kTokenTile, x.rows);
     for (int64_t r = 0; r < w.rows(); ++r) {
-      const float* values = w.Row(slab * w.rows() + r, decoded);
+      const int64_t flat_row = slab.slab * w.rows() + r;
+      const float* values =
+          slab.in_fast_tier ? w.Row(flat_row, decoded) : w.StoredRow(flat_row, decoded);
       if (last - first >= kTokenGroup) Convert(values, w.cols(), row);
       for (size_t s = 0; s + 1 < borders.size(); ++s) {
         const int64_t begin = borders[s], size = borders[s + 1] - begin;
@@ -47,7 +49,7 @@ void ForEachProduct(const ReferenceWeight& w, int64_t slab, absl::Span<const int
 }  // namespace
 
 template <typename Out>
-void MatMul(const Weight& w, int64_t slab, MatrixView<const double> x, MatrixView<Out> y,
+void MatMul(const Weight& w, SlabPlace slab, MatrixView<const double> x, MatrixView<Out> y,
             Workspace& workspace) {
   SWITCHYARD_DCHECK(x.cols == w.cols() && y.cols == w.rows() && y.rows == x.rows);
   const int64_t whole[] = {0, w.cols()};
@@ -55,12 +57,12 @@ void MatMul(const Weight& w, int64_t slab, MatrixView<const double> x, MatrixVie
     y.row(t)[r] = static_cast<Out>(sum);
   });
 }
-template void MatMul<float>(const Weight&, int64_t, MatrixView<const double>, MatrixView<float>,
+template void MatMul<float>(const Weight&, SlabPlace, MatrixView<const double>, MatrixView<float>,
                             Workspace&);
-template void MatMul<double>(const Weight&, int64_t, MatrixView<const double>, MatrixView<double>,
+template void MatMul<double>(const Weight&, SlabPlace, MatrixView<const double>, MatrixView<double>,
                              Workspace&);
 
-void MatMulParts(const Weight& w, int64_t slab, const ShardBorders& borders,
+void MatMulParts(const Weight& w, SlabPlace slab, const ShardBorders& borders,
                  MatrixView<const double> x, MatrixView<double> parts, Workspace& workspace) {
   SWITCHYARD_DCHECK(x.cols == w.cols() && parts.cols == w.rows() && parts.rows == 4 * x.rows);
   const ShardSegments segments = SegmentsOf(borders, w.cols());

@@ -68,7 +68,10 @@ class ReferenceBackend final : public Backend {
 
   absl::Status ReserveWeights(absl::Span<const WeightRequest> weights) override {
     int64_t total_bytes = 0;
-    for (const WeightRequest& weight : weights) total_bytes += weight.view.bytes();
+    for (const WeightRequest& weight : weights) {
+      total_bytes += weight.num_slots.has_value() ? *weight.num_slots * SlabBytes(weight.view)
+                                                  : weight.view.bytes();
+    }
     const std::optional<int64_t> available = AvailableHostBytes();
     if (available.has_value() && total_bytes > *available) {
       return ResourceExhausted("weights do not fit into memory, wanted bytes: {}, available: {}",
@@ -85,11 +88,18 @@ class ReferenceBackend final : public Backend {
                         source.view.dtype == DType::kF32 ||
                         decoded_bytes <= options_.max_decoded_bytes - decoded_bytes_;
     SWITCHYARD_ASSIGN_OR_RETURN(std::unique_ptr<ReferenceWeight> weight,
-                                ReferenceWeight::Read(source, decode));
+                                ReferenceWeight::Read(source, decode, &fault_));
     resident_weight_bytes_ += weight->resident_bytes();
+    if (source.num_slots.has_value()) return weight;
     if (decode && source.view.dtype != DType::kF32) decoded_bytes_ += decoded_bytes;
     return weight;
   }
+
+  int64_t SlabBytes(const TensorView& view) const override { return view.rows * view.row_bytes(); }
+  absl::Status LoadSlab(Weight& weight, int64_t slab, int64_t slot, bool) override {
+    return static_cast<ReferenceWeight&>(weight).LoadSlab(slab, slot);
+  }
+  absl::Status Health() const override { return fault_.status(); }
 
   int64_t resident_weight_bytes() const override { return resident_weight_bytes_; }
 
@@ -227,6 +237,7 @@ class ReferenceBackend final : public Backend {
   }
 
   ReferenceOptions options_;
+  StageFault fault_;
   Workspace workspace_;
   int64_t resident_weight_bytes_ = 0;
   int64_t decoded_bytes_ = 0;  // of matrices that are smaller in the file
