@@ -169,7 +169,7 @@ class Backend {
 
   // y = sum over chosen experts of weight * down(silu(gate u) * (up u)), plus the shared expert
   // times sigmoid of its gate. Per virtual shard: experts by ascending id, the shared expert last;
-  // the four shards are summed as (0+1)+(2+3).
+  // the four shards are summed as (0+1)+(2+3). Experts that are not here (MoeWeights) add nothing.
   // Shapes: u and y [T, hidden_size].
   virtual void Experts(LedgerSlot& ledger, const MoeWeights& w, MatrixView<const float> u,
                        MatrixView<const int32_t> experts, MatrixView<const float> weights,

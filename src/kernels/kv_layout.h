@@ -68,7 +68,9 @@ inline absl::Status CheckKvLayout(const AttentionShape& shape, KvType type) {
     return InvalidArgument("head size is no multiple of the cache type's block: {}, block: {}",
                            shape.head_dim, block_length);
   }
-  if (shape.num_kv_heads <= 0 || shape.num_heads % shape.num_kv_heads != 0) {
+  const bool divides = shape.kv_group_size != 0 ||
+                       (shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0);
+  if (shape.num_kv_heads <= 0 || !divides) {
     return InvalidArgument("query heads do not divide over kv heads: {}, kv heads: {}",
                            shape.num_heads, shape.num_kv_heads);
   }

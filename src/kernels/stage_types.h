@@ -192,6 +192,11 @@ struct AttentionWeights {
 struct AttentionShape {
   int num_heads = 0;
   int num_kv_heads = 0;
+  // Query heads that share a kv head; 0 = num_heads / num_kv_heads. A rank may have some of the
+  // heads only: its first kv head's first `head_offset` query heads are then elsewhere, and the
+  // last kv head's may be incomplete, too.
+  int kv_group_size = 0;
+  int head_offset = 0;
   int head_dim = 0;
   int num_rotary_dims = 0;  // pairs (i, i + num_rotary_dims / 2) of the first dims are rotated
   float rope_base = 0;
@@ -201,6 +206,17 @@ struct AttentionShape {
   int index_head_dim = 0;
   int qsa_ratio = 0;   // tokens of a block; 0 = dense layer
   int qsa_budget = 0;  // tokens
+
+  int group_size() const { return kv_group_size != 0 ? kv_group_size : num_heads / num_kv_heads; }
+  // Query heads [first, end) read this kv head.
+  int first_head_of(int kv_head) const {
+    const int first = kv_head * group_size() - head_offset;
+    return first > 0 ? first : 0;
+  }
+  int end_head_of(int kv_head) const {
+    const int end = (kv_head + 1) * group_size() - head_offset;
+    return end < num_heads ? end : num_heads;
+  }
 };
 
 struct MoeWeights {
@@ -214,12 +230,22 @@ struct MoeWeights {
   const Weight* shared_down = nullptr;  // [hidden_size, shared_expert_hidden_size]
   ShardBorders down_shards;
   ShardBorders shared_down_shards;
+  // Slab of each expert in the matrices above, [num_experts]; -1 = the expert is not computed here
+  // and adds nothing. Empty = the slab is the id.
+  absl::Span<const int32_t> expert_slots;
   // Of a step; in memory of the backend (the host's on a CPU).
-  // Where the experts' tensors have tiers: slot of each expert in the fast one, -1 = computed from
-  // the slow one; [num_experts]. Empty = no tiers.
+  // Where the experts' tensors have tiers: slot of each slab in the fast one, -1 = computed from
+  // the slow one; [num_slabs]. Empty = no tiers.
   absl::Span<const int32_t> resident_slots;
-  // Grows by the rows that each expert computes, [num_experts]; null = nobody counts.
+  // Grows by the rows that each slab computes, [num_slabs]; null = nobody counts.
   uint32_t* use_counts = nullptr;
+
+  int64_t num_experts() const {
+    return expert_slots.empty() ? down->num_slabs() : static_cast<int64_t>(expert_slots.size());
+  }
+  int64_t slot_of(int64_t expert) const {
+    return expert_slots.empty() ? expert : expert_slots[static_cast<size_t>(expert)];
+  }
 };
 
 // ---- sequences of a step and their state ----------------------------------------------------

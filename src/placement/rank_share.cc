@@ -35,7 +35,8 @@ class ShareMaker {
     share.rank = rank_;
     share.world_size = world_size_;
     share.mode = placement_.mode();
-    share.is_lead = rank_ == LeadRank(placement_);
+    share.lead_rank = LeadRank(placement_);
+    share.is_lead = rank_ == share.lead_rank;
     share.end_layer = spec_.num_layers;
     share.has_embedding = true;
     share.output_rows = {0, spec_.vocab_size};
@@ -52,13 +53,13 @@ class ShareMaker {
         break;
       case v1::MODE_TENSOR_EXPERT_PARALLEL:
         share.after_mixing = share.after_experts = Meeting::kAllReduce;
-        share.output_rows = PartOf(spec_.vocab_size, rank_, world_size_);
+        share.output_rows = OutputRowsOf(spec_.vocab_size, rank_, world_size_);
         break;
       case v1::MODE_EXPERT_PARALLEL:
         share.after_experts = is_owner_mode ? Meeting::kOwner : Meeting::kAllReduce;
         share.has_embedding = !is_owner_mode || rank_ == 0;
         share.output_rows = is_owner_mode ? (rank_ == 0 ? share.output_rows : Range{})
-                                          : PartOf(spec_.vocab_size, rank_, world_size_);
+                                          : OutputRowsOf(spec_.vocab_size, rank_, world_size_);
         break;
       default:
         break;
@@ -133,6 +134,10 @@ model::ColumnShards ColumnShare::local() const {
   }
   local.strip_columns = columns.size();
   return local;
+}
+
+Range OutputRowsOf(int64_t vocab_size, int rank, int world_size) {
+  return PartOf(vocab_size, rank, world_size);
 }
 
 RankShare ShareOf(const model::ModelSpec& spec, const v1::Placement& placement, int rank) {

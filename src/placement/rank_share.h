@@ -62,12 +62,16 @@ struct RankShare {
   Meeting after_experts = Meeting::kNone;
   bool has_embedding = false;
   Range output_rows;  // of the output matrix; empty = none
+  int lead_rank = 0;
   bool is_lead = false;
 
   bool has_whole_output(const model::ModelSpec& spec) const {
     return output_rows == Range{0, spec.vocab_size};
   }
 };
+
+// Rows of the output matrix that a rank has when every rank has some.
+Range OutputRowsOf(int64_t vocab_size, int rank, int world_size);
 
 // REQUIRES: CheckPlacement(spec, placement) is OK, 0 <= rank < world_size.
 RankShare ShareOf(const model::ModelSpec& spec, const v1::Placement& placement, int rank);

@@ -6,14 +6,16 @@
 
 namespace switchyard::worker {
 
-TokenWeights TokenWeightsOf(const ModelWeights& weights, int64_t top_k) {
+TokenWeights TokenWeightsOf(const ModelWeights& weights, const model::MoeSpec& moe) {
   TokenWeights sum;
   for (const auto& owned : weights.owned) {
     const kernels::Weight& weight = *owned;
     if (&weight == weights.token_embedding && &weight != weights.output) continue;
     // Only experts have more than one slab.
     const int64_t num_slabs = weight.num_slabs();
-    const int64_t num_used = std::min(num_slabs, num_slabs > 1 ? top_k : 1);
+    const int64_t num_experts = std::max(1, moe.num_experts);
+    const int64_t chosen = (num_slabs * moe.top_k + num_experts / 2) / num_experts;
+    const int64_t num_used = num_slabs > 1 ? std::clamp<int64_t>(chosen, 1, num_slabs) : 1;
     const int64_t parameters = num_used * weight.rows() * weight.cols();
     sum.memory_bytes += weight.resident_bytes() / num_slabs * num_used;
     if (weight.rows() == 1) sum.vector_bytes += weight.resident_bytes();

@@ -12,6 +12,8 @@ namespace switchyard::worker {
 
 struct LayerWeights {
   model::LayerKind kind = model::LayerKind::kAttention;
+  bool is_here = true;    // else the layer is another rank's
+  bool has_dense = true;  // else the rank has nothing but experts of it
   kernels::MixerWeights mixer;
   // Of an attention layer.
   kernels::AttentionWeights attention;
@@ -25,6 +27,15 @@ struct LayerWeights {
   kernels::MixerWeights moe_mixer;
   const kernels::Weight* router = nullptr;
   kernels::MoeWeights moe;
+  std::vector<int32_t> expert_slots;  // moe.expert_slots points here
+
+  // Whether this rank computes this kind of layer.
+  bool has_attention() const {
+    return is_here && has_dense && kind == model::LayerKind::kAttention;
+  }
+  bool has_delta_net() const {
+    return is_here && has_dense && kind == model::LayerKind::kDeltaNet;
+  }
 };
 
 struct ModelWeights {
@@ -34,11 +45,13 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   kernels::PleWeights ple;  // of the layer that spec.ple names
   kernels::PleShape ple_shape;
+  bool has_ple() const { return ple.key != nullptr; }
   std::vector<std::unique_ptr<kernels::Weight>> owned;  // all of the above, each tensor once
 };
 
-// The weights that one decoded token is multiplied with: all of each dense tensor, and of the
-// experts' top_k. Rows gathered from tables are left out; a tied embedding counts as output.
+// The weights that one decoded token is multiplied with: all of each dense tensor, and as many
+// experts as a token chooses on average of those that are here. Rows gathered from tables are left
+// out; a tied embedding counts as output.
 struct TokenWeights {
   int64_t memory_bytes = 0;  // in the backend's layout
   int64_t vector_bytes = 0;  // of these: tensors of one row (norms, biases), which not all stages
@@ -48,6 +61,6 @@ struct TokenWeights {
   int64_t num_output_parameters = 0;  // of these: those of the output matrix
 };
 
-TokenWeights TokenWeightsOf(const ModelWeights& weights, int64_t top_k);
+TokenWeights TokenWeightsOf(const ModelWeights& weights, const model::MoeSpec& moe);
 
 }  // namespace switchyard::worker

@@ -12,30 +12,6 @@
 namespace switchyard::worker {
 namespace {
 
-absl::Status CheckSizes(const WorkerOptions& options, const model::ModelSpec& spec) {
-  const auto check = [](const char* field, int64_t value, int64_t least) -> absl::Status {
-    if (value >= least) return absl::OkStatus();
-    return InvalidArgument("worker option is too small: {}, got: {}, at least: {}", field, value,
-                           least);
-  };
-  SWITCHYARD_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1));
-  SWITCHYARD_RETURN_IF_ERROR(check("num_pages", options.num_pages, 1));
-  SWITCHYARD_RETURN_IF_ERROR(check("num_checkpoints", options.num_checkpoints, 0));
-  SWITCHYARD_RETURN_IF_ERROR(check("max_context", options.max_context, 1));
-  // Every slot may decode in one step.
-  SWITCHYARD_RETURN_IF_ERROR(check("max_step_rows", options.max_step_rows, options.num_slots));
-  if (options.max_context > spec.context_length) {
-    return InvalidArgument("context is longer than the model's: {}, model: {}", options.max_context,
-                           spec.context_length);
-  }
-  for (const int32_t id : options.never_sampled) {
-    if (id >= 0 && id < spec.vocab_size) continue;
-    return InvalidArgument("id is outside the vocabulary: never_sampled, got: {}, size: {}", id,
-                           spec.vocab_size);
-  }
-  return absl::OkStatus();
-}
-
 double Now() { return MonotonicClock::Get().NowSeconds(); }
 
 }  // namespace
@@ -44,47 +20,32 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> StepExecutor::Create(
     const model::GgufFile& file, const model::ModelSpec& spec,
     std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
     const LoadProgress& progress) {
-  SWITCHYARD_RETURN_IF_ERROR(CheckSizes(options, spec));
-  std::unique_ptr<StepExecutor> executor(new StepExecutor(file, spec, options));
-  executor->backend_ = std::move(backend);
-  SWITCHYARD_ASSIGN_OR_RETURN(executor->weights_,
-                              LoadWeights(file, spec, *executor->backend_, progress));
+  SWITCHYARD_RETURN_IF_ERROR(CheckWorkerOptions(options, spec));
+  std::unique_ptr<StepExecutor> executor(new StepExecutor(spec, options));
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      executor->rank_, RankExecutor::Create(file, spec, std::move(backend), options, progress));
   SWITCHYARD_RETURN_IF_ERROR(executor->AllocateState());
   return executor;
 }
 
 absl::Status StepExecutor::AllocateState() {
-  SWITCHYARD_ASSIGN_OR_RETURN(
-      KvCache kv_cache,
-      KvCache::Create(*backend_, weights_.layers, options_.kv_type, options_.num_pages));
-  kv_cache_ = std::make_unique<KvCache>(std::move(kv_cache));
-  SWITCHYARD_ASSIGN_OR_RETURN(
-      RecurrentState state,
-      RecurrentState::Create(*backend_, spec_, weights_.layers, options_.num_slots));
-  state_ = std::make_unique<RecurrentState>(std::move(state));
-  SWITCHYARD_ASSIGN_OR_RETURN(
-      CheckpointStore checkpoints,
-      CheckpointStore::Create(options_.num_checkpoints, state_->committed_bytes()));
-  checkpoints_ = std::make_unique<CheckpointStore>(std::move(checkpoints));
-  SWITCHYARD_ASSIGN_OR_RETURN(forward_, Forward::Create(file_, spec_, weights_, *backend_,
-                                                        {.max_rows = options_.max_step_rows,
-                                                         .max_sequences = options_.num_slots,
-                                                         .max_context = options_.max_context}));
   sampler_ = std::make_unique<Sampler>(spec_.vocab_size, options_.never_sampled);
   if (sampler_->num_choices() == 0) {
     return InvalidArgument("no token can be sampled: never_sampled");
   }
-
   const int64_t max_entries =
       (options_.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens;
-  num_context_tokens_ = spec_.ple.has_value() ? static_cast<size_t>(spec_.ple->ngram_size - 1) : 0;
+  const auto max_rows = static_cast<size_t>(options_.max_step_rows);
   slots_.resize(static_cast<size_t>(options_.num_slots));
   for (Slot& slot : slots_) {
     slot.pages.reserve(static_cast<size_t>(max_entries));
-    slot.recent.reserve(num_context_tokens_ + static_cast<size_t>(options_.max_step_rows) +
-                        kernels::kMaxProvisionalRows);
+    slot.recent.reserve(rank_->num_context_tokens() + max_rows + kernels::kMaxProvisionalRows);
   }
-  batch_.Reserve(options_.max_step_rows, options_.num_slots);
+  saved_.resize(static_cast<size_t>(options_.num_checkpoints));
+  header_.sequences.reserve(slots_.size());
+  header_.token_ids.reserve(max_rows);
+  header_.output_rows.reserve(max_rows);
+  header_.context_ids.reserve(slots_.size() * rank_->num_context_tokens());
   work_.reserve(slots_.size());
   // Not initialised: rows that no step fills take no memory.
   host_logits_.reset(
@@ -97,52 +58,32 @@ absl::Status StepExecutor::AllocateState() {
              .vocab_size = spec_.vocab_size,
              .num_choices = sampler_->num_choices(),
              .epoch = options_.epoch};
-  memory_ = {.file_bytes = LoadedFileBytes(spec_),
-             .weight_bytes = backend_->resident_weight_bytes(),
-             .mapped_bytes = spec_.ple.has_value() ? spec_.ple->table->bytes() : 0,
-             .kv_bytes = kv_cache_->bytes(),
-             .state_bytes = state_->bytes(),
-             .checkpoint_bytes = checkpoints_->bytes(),
-             .activation_bytes = forward_->activation_bytes(),
-             .token = TokenWeightsOf(weights_, spec_.moe.top_k)};
   return absl::OkStatus();
 }
 
-absl::Status StepExecutor::CheckOptions(const WorkerOptions& options) const {
-  return CheckSizes(options, spec_);
+absl::Status StepExecutor::Reset(const WorkerOptions& options) {
+  channel_.reset();
+  num_sent_steps_ = 0;
+  header_.Clear();
+  options_ = options;
+  slots_.clear();
+  saved_.clear();
+  SWITCHYARD_RETURN_IF_ERROR(rank_->Reset(options));
+  return AllocateState();
 }
 
-absl::Status StepExecutor::Reset(const WorkerOptions& options) {
-  const bool keeps_memory =
-      options.num_slots == options_.num_slots && options.num_pages == options_.num_pages &&
-      options.num_checkpoints == options_.num_checkpoints &&
-      options.max_context == options_.max_context &&
-      options.max_step_rows == options_.max_step_rows && options.kv_type == options_.kv_type &&
-      options.never_sampled == options_.never_sampled;
-  options_ = options;
-  if (keeps_memory) {
-    for (Slot& slot : slots_) slot.active = false;  // StartSlot() sets all else
-    checkpoints_->Clear();
-    limits_.epoch = options.epoch;
-    return absl::OkStatus();
-  }
-  // Gone before the new ones come: there may be no room for both.
-  forward_.reset();
-  checkpoints_.reset();
-  state_.reset();
-  kv_cache_.reset();
-  slots_.clear();
-  return AllocateState();
+void StepExecutor::Join(comm::Communicator& ranks, comm::Communicator& control) {
+  rank_->SetRanks(&ranks);
+  channel_ = std::make_unique<StepChannel>(control, rank_->share().rank);
 }
 
 // ---- between steps ----------------------------------------------------------------------------
 
 void StepExecutor::StartSlot(const v1::SlotStart& start, bool is_restored) {
   Slot& slot = slots_[start.slot()];
-  if (!is_restored) {            // a checkpoint overwrites the whole committed state
-    kernels::LedgerSlot unused;  // Begin() is timed as a whole
-    state_->Clear(static_cast<int>(start.slot()), *backend_, unused);
-  }
+  // A checkpoint overwrites the whole committed state.
+  header_.starts.push_back(
+      {.slot = static_cast<int32_t>(start.slot()), .clears_state = is_restored ? 0 : 1});
   slot.incarnation = start.incarnation();
   slot.active = true;
   slot.stopped = false;
@@ -175,6 +116,7 @@ void StepExecutor::StartSlot(const v1::SlotStart& start, bool is_restored) {
 
 absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
   const double begin = Now();
+  header_.Clear();
   for (const v1::SlotOperation& operation : plan.operations()) {
     if (!operation.has_free()) continue;
     Slot& slot = slots_[operation.free().slot()];
@@ -193,16 +135,17 @@ absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
     const v1::SlotOperation::Restore& restore = operation.restore();
     const int number = static_cast<int>(restore.slot());
     const int checkpoint = static_cast<int>(restore.checkpoint());
-    if (checkpoints_->position(checkpoint) != static_cast<int64_t>(restore.position())) {
+    const SavedSequence& saved = saved_[restore.checkpoint()];
+    if (saved.position != static_cast<int64_t>(restore.position())) {
       return FailedPrecondition("checkpoint does not hold this position: {}, wanted: {}, holds: {}",
-                                checkpoint, restore.position(), checkpoints_->position(checkpoint));
+                                checkpoint, restore.position(), saved.position);
     }
-    const CheckpointStore::Sequence& sequence =
-        checkpoints_->Restore(checkpoint, *state_, number, *backend_, ledger_[v1::STAGE_HOST]);
+    header_.restores.push_back(
+        {.slot = number, .checkpoint = checkpoint, .position = saved.position});
     Slot& slot = slots_[restore.slot()];
-    slot.committed = sequence.position;
+    slot.committed = saved.position;
     slot.num_pending = 0;
-    slot.recent.assign(sequence.recent_tokens.begin(), sequence.recent_tokens.end());
+    slot.recent.assign(saved.recent.begin(), saved.recent.end());
     slot.next_token.reset();
   }
   for (const v1::PageTableUpdate& update : plan.page_tables()) {
@@ -212,6 +155,10 @@ absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
     if (pages.size() < end) pages.resize(end);
     std::copy(update.pages().begin(), update.pages().end(),
               pages.begin() + static_cast<int64_t>(first));
+    header_.page_updates.push_back({.slot = static_cast<int32_t>(update.slot()),
+                                    .first_entry = static_cast<int32_t>(first),
+                                    .num_pages = update.pages_size()});
+    header_.pages.insert(header_.pages.end(), update.pages().begin(), update.pages().end());
   }
   begin_seconds_ = Now() - begin;
   return absl::OkStatus();
@@ -230,18 +177,27 @@ bool StepExecutor::HasStepAfter(const v1::StepPlan& plan, uint32_t step) const {
 void StepExecutor::AddRows(Work work, int64_t row_begin, int64_t first_position,
                            int64_t num_provisional) {
   Slot& slot = slots_[static_cast<size_t>(work.slot)];
-  BatchSequence sequence;
-  sequence.row_begin = static_cast<int>(row_begin);
-  sequence.num_rows = static_cast<int>(work.num_rows);
-  sequence.first_position = first_position;
-  sequence.num_replay = static_cast<int>(first_position - slot.committed);
-  sequence.num_committed = static_cast<int>(work.num_rows - num_provisional);
+  StepHeader::Sequence sequence;
   sequence.slot = work.slot;
-  sequence.pages = slot.pages;
-  batch_.sequences.push_back(sequence);
-  work.first_output = batch_.num_outputs();
+  sequence.row_begin = static_cast<int32_t>(row_begin);
+  sequence.num_rows = static_cast<int32_t>(work.num_rows);
+  sequence.first_position = first_position;
+  sequence.num_replay = static_cast<int32_t>(first_position - slot.committed);
+  sequence.num_committed = static_cast<int32_t>(work.num_rows - num_provisional);
+  const size_t num_context = std::min(slot.recent.size(), rank_->num_context_tokens());
+  sequence.num_context = static_cast<int32_t>(num_context);
+  header_.context_ids.insert(header_.context_ids.end(),
+                             slot.recent.end() - static_cast<int64_t>(num_context),
+                             slot.recent.end());
+  header_.sequences.push_back(sequence);
+  work.first_output = static_cast<int64_t>(header_.output_rows.size());
   for (int64_t i = work.num_rows - work.num_outputs; i < work.num_rows; ++i) {
-    batch_.output_rows.push_back(static_cast<int32_t>(row_begin + i));
+    header_.output_rows.push_back(static_cast<int32_t>(row_begin + i));
+  }
+  if (work.chunk != nullptr && work.chunk->has_save_checkpoint()) {
+    header_.saves.push_back({.slot = work.slot,
+                             .checkpoint = static_cast<int32_t>(work.chunk->save_checkpoint()),
+                             .position = first_position + sequence.num_committed});
   }
   work.result->set_slot(static_cast<uint32_t>(work.slot));
   work.result->set_incarnation(slot.incarnation);
@@ -260,9 +216,9 @@ absl::Status StepExecutor::AddChunk(const v1::PrefillChunk& chunk, v1::StepResul
   }
   slot.RejectFrom(first);
   slot.next_token.reset();
-  const int64_t row_begin = batch_.num_rows();
-  batch_.token_ids.insert(batch_.token_ids.end(), chunk.token_ids().begin(),
-                          chunk.token_ids().end());
+  const auto row_begin = static_cast<int64_t>(header_.token_ids.size());
+  header_.token_ids.insert(header_.token_ids.end(), chunk.token_ids().begin(),
+                           chunk.token_ids().end());
   Work work;
   work.slot = static_cast<int>(chunk.slot());
   work.chunk = &chunk;
@@ -290,8 +246,8 @@ void StepExecutor::AddDecode(const v1::DecodeSlot& decode, v1::StepResult& resul
     stopped.set_stop(v1::SLOT_STOP_CONTEXT);
     return;
   }
-  const int64_t row_begin = batch_.num_rows();
-  batch_.token_ids.push_back(*slot.next_token);
+  const auto row_begin = static_cast<int64_t>(header_.token_ids.size());
+  header_.token_ids.push_back(*slot.next_token);
   slot.next_token.reset();
   Work work;
   work.slot = static_cast<int>(decode.slot());
@@ -304,14 +260,14 @@ void StepExecutor::AddDecode(const v1::DecodeSlot& decode, v1::StepResult& resul
 
 void StepExecutor::AdvanceSlots() {
   for (size_t i = 0; i < work_.size(); ++i) {
-    const BatchSequence& sequence = batch_.sequences[i];
+    const StepHeader::Sequence& sequence = header_.sequences[i];
     Slot& slot = slots_[static_cast<size_t>(work_[i].slot)];
     for (int64_t t = 0; t < sequence.num_rows; ++t) {
-      const int32_t token_id = batch_.token_ids[static_cast<size_t>(sequence.row_begin + t)];
+      const int32_t token_id = header_.token_ids[static_cast<size_t>(sequence.row_begin + t)];
       slot.CountToken(token_id, sequence.first_position + t);
       slot.recent.push_back(token_id);
     }
-    slot.TrimRecent(num_context_tokens_ + kernels::kMaxProvisionalRows);
+    slot.TrimRecent(rank_->num_context_tokens() + kernels::kMaxProvisionalRows);
     slot.committed = sequence.first_position + sequence.num_committed;
     slot.num_pending = sequence.num_rows - sequence.num_committed;
     work_[i].result->set_position(static_cast<uint32_t>(slot.position()));
@@ -374,15 +330,17 @@ void StepExecutor::FinishOutput(Work& work, int64_t output, absl::Span<const flo
   if (work.sample && is_last) SampleFor(work, logits);
 }
 
-void StepExecutor::FinishOutputs() {
+absl::Status StepExecutor::FinishOutputs() {
   const auto vocab_size = static_cast<size_t>(spec_.vocab_size);
+  const auto num_outputs = static_cast<int64_t>(header_.output_rows.size());
   auto work = work_.begin();
-  for (int64_t first = 0; first < batch_.num_outputs(); first += kLogitRows) {
-    const int64_t count = std::min<int64_t>(kLogitRows, batch_.num_outputs() - first);
-    const MatrixView<const float> logits = forward_->Logits(first, count, ledger_);
-    backend_->Download(ledger_[v1::STAGE_HEAD], logits.data,
-                       count * static_cast<int64_t>(vocab_size * sizeof(float)),
-                       host_logits_.get());
+  for (int64_t first = 0; first < num_outputs; first += kLogitRows) {
+    const int64_t count = std::min<int64_t>(kLogitRows, num_outputs - first);
+    SWITCHYARD_ASSIGN_OR_RETURN(const MatrixView<const float> logits,
+                                rank_->Logits(first, count, ledger_));
+    rank_->backend().Download(ledger_[v1::STAGE_HEAD], logits.data,
+                              count * static_cast<int64_t>(vocab_size * sizeof(float)),
+                              host_logits_.get());
     const double start = Now();
     for (int64_t i = 0; i < count; ++i) {
       while (first + i >= work->first_output + work->num_outputs) ++work;
@@ -392,6 +350,14 @@ void StepExecutor::FinishOutputs() {
     }
     ledger_[v1::STAGE_SAMPLE].seconds += Now() - start;
   }
+  return absl::OkStatus();
+}
+
+absl::Status StepExecutor::SendHeader() {
+  if (channel_ == nullptr) return absl::OkStatus();
+  header_.epoch = options_.epoch;
+  header_.step = num_sent_steps_++;
+  return channel_->Send(header_);
 }
 
 absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
@@ -401,7 +367,7 @@ absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
   result.Clear();
   result.set_plan(plan.plan());
   result.set_step(step);
-  batch_.Clear();
+  if (step > 0) header_.Clear();  // else Begin() has filled in what changes
   work_.clear();
   if (step == 0) {
     for (const v1::PrefillChunk& chunk : plan.prefill()) {
@@ -409,25 +375,19 @@ absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
     }
   }
   for (const v1::DecodeSlot& decode : plan.decode()) AddDecode(decode, result);
-  for (BatchSequence& sequence : batch_.sequences) {
-    sequence.context = slots_[static_cast<size_t>(sequence.slot)].recent;
-    state_->MarkUsed(sequence.slot);
-  }
-  ledger_[v1::STAGE_HOST].seconds += Now() - start;
-  if (!work_.empty()) {
-    forward_->Run(batch_, *kv_cache_, *state_, ledger_);
+  if (!header_.is_empty()) {
+    SWITCHYARD_RETURN_IF_ERROR(SendHeader());
+    ledger_[v1::STAGE_HOST].seconds += Now() - start;
+    SWITCHYARD_RETURN_IF_ERROR(rank_->Run(header_, ledger_));
     const double computed = Now();
     AdvanceSlots();
     ledger_[v1::STAGE_HOST].seconds += Now() - computed;
-    FinishOutputs();
-    for (const Work& work : work_) {
-      if (work.chunk == nullptr || !work.chunk->has_save_checkpoint()) continue;
-      const Slot& slot = slots_[static_cast<size_t>(work.slot)];
-      checkpoints_->Save(static_cast<int>(work.chunk->save_checkpoint()), *state_, work.slot,
-                         {.position = slot.committed, .recent_tokens = slot.recent}, *backend_,
-                         ledger_[v1::STAGE_HOST]);
+    SWITCHYARD_RETURN_IF_ERROR(FinishOutputs());
+    for (const StepHeader::Checkpoint& save : header_.saves) {
+      saved_[static_cast<size_t>(save.checkpoint)] = {
+          .position = save.position, .recent = slots_[static_cast<size_t>(save.slot)].recent};
     }
-    SWITCHYARD_RETURN_IF_ERROR(backend_->Health());
+    SWITCHYARD_RETURN_IF_ERROR(rank_->Finish(header_, ledger_));
   }
   const double seconds = Now() - start;
   result.set_seconds(seconds);

@@ -1,4 +1,5 @@
-// Runs the steps of plans, one at a time, on the calling thread.
+// Turns plans into steps on the lead rank: keeps the sequences, tells all ranks what to compute,
+// and samples.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,20 @@
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
-#include "worker/cache/checkpoint.h"
-#include "worker/cache/kv_cache.h"
-#include "worker/cache/recurrent_state.h"
-#include "worker/forward/batch.h"
 #include "worker/forward/forward.h"
 #include "worker/ledger.h"
-#include "worker/model_weights.h"
 #include "worker/plan_validator.h"
+#include "worker/rank_executor.h"
 #include "worker/sampler.h"
 #include "worker/slot.h"
+#include "worker/step_channel.h"
+#include "worker/step_header.h"
 #include "worker/worker.h"
 
 namespace switchyard::worker {
 
-// Everything of a rank but its thread: weights, caches, slots, sampling.
+// Everything of the lead rank but its thread: what RankExecutor has, and slots and sampling. One
+// rank leads itself.
 //
 // Call order: Create() -> for each plan: Begin(), then RunStep() for step 0, 1, ...
 // Threads:    one at a time.
@@ -41,18 +41,20 @@ class StepExecutor {
 
   // Forgets all sequences and checkpoints and takes other sizes, type of cache, epoch and masked
   // tokens; the weights stay. Memory is taken anew only where a size or the type has changed.
-  // REQUIRES: CheckOptions(options) is OK.
+  // REQUIRES: CheckWorkerOptions(options) is OK.
   // Errors:   as Create(); the object is of no use then.
   absl::Status Reset(const WorkerOptions& options);
 
-  // Errors: kInvalidArgument names the option that is too small or does not fit the model.
-  absl::Status CheckOptions(const WorkerOptions& options) const;
-
   // What a plan may name, for the PlanValidator in front of this object.
   const PlanLimits& limits() const { return limits_; }
-  const WorkerMemory& memory() const { return memory_; }
-  kernels::Backend& backend() { return *backend_; }
-  Forward& forward() { return *forward_; }
+  const WorkerMemory& memory() const { return rank_->memory(); }
+  kernels::Backend& backend() { return rank_->backend(); }
+  Forward& forward() { return rank_->forward(); }
+  RankExecutor& rank() { return *rank_; }
+
+  // The other ranks, from Create() or Reset() on; with more than one rank to be called before the
+  // first plan. Both must stay valid while steps run.
+  void Join(comm::Communicator& ranks, comm::Communicator& control);
 
   // Applies starts, operations and page tables: first the Free operations (they end earlier uses of
   // the slots), then the starts, then the Restore operations in order, then the page tables.
@@ -83,49 +85,50 @@ class StepExecutor {
     v1::SlotResult* result = nullptr;
   };
 
-  StepExecutor(const model::GgufFile& file, const model::ModelSpec& spec,
-               const WorkerOptions& options)
-      : file_(file), spec_(spec), options_(options) {}
+  StepExecutor(const model::ModelSpec& spec, const WorkerOptions& options)
+      : spec_(spec), options_(options) {}
 
-  // Everything but the weights, for options_.
+  // What is this rank's beside rank_, for options_.
   absl::Status AllocateState();
 
   // `is_restored`: a checkpoint of the same plan will overwrite the slot's state.
   void StartSlot(const v1::SlotStart& start, bool is_restored);
   absl::Status AddChunk(const v1::PrefillChunk& chunk, v1::StepResult& result);
   void AddDecode(const v1::DecodeSlot& decode, v1::StepResult& result);
-  // Appends rows of the slot to the batch; tokens are in batch_ already, from `row_begin` on.
+  // Appends rows of the slot to the header; tokens are there already, from `row_begin` on.
   void AddRows(Work work, int64_t row_begin, int64_t first_position, int64_t num_provisional);
   // Takes the rows of all slots as computed.
   void AdvanceSlots();
-  void FinishOutputs();
+  // Tells the other ranks.
+  absl::Status SendHeader();
+  absl::Status FinishOutputs();
   void FinishOutput(Work& work, int64_t output, absl::Span<const float> logits);
   // Samples for the slot; one for which that fails stops, and nobody else notices.
   void SampleFor(Work& work, absl::Span<const float> logits);
   void ReportLogprobs(const Slot& slot, int32_t token_id, absl::Span<const float> logits,
                       v1::SlotResult& result);
 
-  const model::GgufFile& file_;
+  // What a checkpoint holds beside the recurrent state.
+  struct SavedSequence {
+    int64_t position = -1;        // tokens covered; -1 = nothing was saved
+    std::vector<int32_t> recent;  // the last ones, oldest first
+  };
+
   const model::ModelSpec& spec_;
   WorkerOptions options_;
   PlanLimits limits_;
-  WorkerMemory memory_;
-  // Order matters: weights and buffers go before the backend that they came from.
-  std::unique_ptr<kernels::Backend> backend_;
-  ModelWeights weights_;
-  std::unique_ptr<KvCache> kv_cache_;
-  std::unique_ptr<RecurrentState> state_;
-  std::unique_ptr<CheckpointStore> checkpoints_;
-  std::unique_ptr<Forward> forward_;
+  std::unique_ptr<RankExecutor> rank_;
+  std::unique_ptr<StepChannel> channel_;  // null: no other ranks
+  uint64_t num_sent_steps_ = 0;           // in this epoch
   std::unique_ptr<Sampler> sampler_;
   std::vector<Slot> slots_;
-  size_t num_context_tokens_ = 0;  // that hashing the next token needs
+  std::vector<SavedSequence> saved_;  // by checkpoint
 
   double begin_seconds_ = 0;  // of Begin(), counted with the first step
 
   // Of the running step; kept for their memory.
   Ledger ledger_;
-  Batch batch_;
+  StepHeader header_;
   std::vector<Work> work_;
   std::unique_ptr<float[]> host_logits_;  // [kLogitRows, vocab_size]
   std::vector<Candidate> candidates_;

@@ -9,25 +9,28 @@
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
+#include "placement/rank_share.h"
 #include "worker/model_weights.h"
 
 namespace switchyard::worker {
 
 // Bytes of the tensors that LoadWeights() takes, as stored in the file. The n-gram table stays in
 // the file and draft blocks are not used: neither is counted.
-int64_t LoadedFileBytes(const model::ModelSpec& spec);
+int64_t LoadedFileBytes(const model::ModelSpec& spec, const placement::RankShare& share);
 
 // Called after each tensor, with bytes done and in total. An error ends the loading and is
 // returned: somebody interrupted it.
 using LoadProgress = std::function<absl::Status(int64_t done_bytes, int64_t total_bytes)>;
 
-// Loads each tensor of the trunk once. The file is read, not mapped, and the backend takes it
-// piece by piece: the peak is one copy of the weights and one piece.
+// Loads the rank's share of each tensor of the trunk once: rows and columns of quantised tensors
+// are copied as they are stored. The file is read, not mapped, and the backend takes it piece by
+// piece: the peak is one copy of the weights and one piece.
 //
 // Errors: what `progress` returns, kDataLoss for a file that was cut or changed meanwhile,
 // kResourceExhausted,
 //         kUnimplemented with the tensor's name (no kernel for its type).
 absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const model::ModelSpec& spec,
+                                         const placement::RankShare& share,
                                          kernels::Backend& backend, const LoadProgress& progress);
 
 }  // namespace switchyard::worker

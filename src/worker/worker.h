@@ -1,4 +1,5 @@
-// One rank: owns the weights, caches and step thread, and does what StepPlans say.
+// One rank: owns the weights, caches and step thread, and does what StepPlans say, or what the lead
+// rank makes of them.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,11 @@
 
 #include "switchyard/worker/v1/step.pb.h"
 
+#include "comm/communicator.h"
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
+#include "placement/placement.h"
 #include "worker/model_weights.h"
 #include "worker/weight_loader.h"
 
@@ -31,6 +34,16 @@ struct WorkerOptions {
   uint64_t epoch = 1;  // plans of another epoch are refused
   // Rows of the output matrix that are no token: masked whatever the request says.
   std::vector<int32_t> never_sampled;
+  // Who computes what; unset = one rank computes everything. The weights are loaded for it:
+  // Reset() cannot change it, nor the rank.
+  placement::v1::Placement placement;
+  int rank = 0;
+};
+
+// A rank's ends of what connects the group in one epoch.
+struct GroupLinks {
+  std::unique_ptr<comm::Communicator> tensors;
+  std::unique_ptr<comm::Communicator> control;  // step headers; waits for them without a deadline
 };
 
 // Bytes of a loaded worker, for the start-up log and for tests.
@@ -45,16 +58,20 @@ struct WorkerMemory {
   TokenWeights token;  // what one decoded token reads of the weights
 };
 
-// Runs steps on a thread of its own.
+// Runs steps on a thread of its own. With several ranks the lead rank takes plans; the others take
+// step headers from it, once they have joined.
 //
-// Call order: Create() -> Start() -> Submit() ... Reset() ... -> Stop() (or destruction).
-// Threads:    Submit(), Reset() and Stop() from any thread; the callback runs on the step thread
-// and must
-//             not block.
+// Call order: Create() -> Start() -> [Join() ->] Submit() ... Reset() -> [Join() ->] ... -> Stop()
+//             (or destruction).
+// Threads:    Submit(), Join(), Reset() and Stop() from any thread; callbacks run on the step
+//             thread and must not block.
 class Worker {
  public:
   // The result is valid during the call only.
   using ResultCallback = std::function<void(const switchyard::worker::v1::StepResult&)>;
+  // A step could not be finished because another rank, or a link, has failed. This worker has not:
+  // it has dropped its plans, takes no more, and waits for Reset().
+  using GroupLostCallback = std::function<void(const absl::Status&)>;
 
   // Loads the weights of `spec` into `backend` and allocates all state. `file` and `spec` must
   // outlive the worker (the n-gram table is read from the map).
@@ -69,20 +86,26 @@ class Worker {
   const WorkerMemory& memory() const;
   const kernels::Backend& backend() const;
 
-  // Starts the step thread.
-  void Start(ResultCallback callback);
+  // Starts the step thread. Ranks that do not lead have no results but the error of a step.
+  void Start(ResultCallback callback, GroupLostCallback on_group_lost = {});
+
+  // Connects the rank with the others, for the epoch of the options.
+  // REQUIRES: more than one rank; the first time since Create() or Reset().
+  // Errors:   kUnavailable as Submit(), kFailedPrecondition (has joined).
+  absl::Status Join(GroupLinks links);
 
   // Queues a plan. Its first step always runs, in order; the steps after it only while no newer
   // plan waits.
   // Errors: kInvalidArgument names the field (unknown slot, page or checkpoint, position out of
   // order, token id outside the vocabulary, more rows than max_step_rows), kUnavailable after a
-  // step has failed or after Stop(); nothing is queued then.
+  // step has failed or after Stop(), kFailedPrecondition on a rank that does not lead or has not
+  // joined; nothing is queued then. Once the group is lost plans are dropped with OK.
   absl::Status Submit(switchyard::worker::v1::StepPlan plan);
 
   // Drops all work and state but the weights: the running plan ends at its step border, plans that
   // wait are forgotten, as are all slots, pages and checkpoints. Plans of options.epoch are taken
   // from then on, numbered from any number; sizes may differ from those before. No result of an
-  // earlier plan comes after it has returned.
+  // earlier plan comes after it has returned. Links to other ranks are aborted.
   //
   // Waits for the running step: not to be called from the callback.
   // Errors: kInvalidArgument for sizes that do not fit, nothing has changed then; kUnavailable as

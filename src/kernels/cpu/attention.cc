@@ -140,7 +140,7 @@ class AttentionStep {
         selection_(selection),
         out_(out),
         buffers_(buffers),
-        heads_per_kv_(shape.num_heads / shape.num_kv_heads) {}
+        heads_per_kv_(shape.group_size()) {}
 
   // Each task takes all keys of some rows.
   void ByRows() {
@@ -167,6 +167,7 @@ class AttentionStep {
       const RowKeys keys = KeysOfRow(row);
       if (part >= keys.num_parts()) return;
       const Heads heads = HeadsOf(group % num_head_tasks_);
+      if (heads.count <= 0) return;
       const auto slot = [&](int64_t p) {
         return Place(
             buffers_.parts.row((row * shape_.num_kv_heads + heads.kv_head) * max_parts + p), heads);
@@ -196,9 +197,15 @@ class AttentionStep {
     tasks_per_kv_ = (heads_per_kv_ + heads_per_task_ - 1) / heads_per_task_;
     num_head_tasks_ = tasks_per_kv_ * shape_.num_kv_heads;
   }
+  // None where fewer of a kv head's query heads are here than heads_per_kv_.
   Heads HeadsOf(int64_t head_task) const {
     const int64_t first = head_task % tasks_per_kv_ * heads_per_task_;
-    return {head_task / tasks_per_kv_, first, std::min(heads_per_task_, heads_per_kv_ - first)};
+    const int64_t kv_head = head_task / tasks_per_kv_;
+    return {kv_head, first, std::min(heads_per_task_, NumHeads(kv_head) - first)};
+  }
+  int64_t NumHeads(int64_t kv_head) const {
+    const int head = static_cast<int>(kv_head);
+    return shape_.end_head_of(head) - shape_.first_head_of(head);
   }
 
   // Where these heads are in the memory of all heads of a kv head.
@@ -215,6 +222,7 @@ class AttentionStep {
 
   // Chunk by chunk, and each chunk by all of the rows.
   void AttendRows(int64_t begin, int64_t end, const Heads& heads, int thread) {
+    if (heads.count <= 0) return;
     RowKeys keys[kTileRows];
     int64_t num_chunks = 0;
     for (int64_t row = begin; row < end; ++row) {
@@ -281,7 +289,7 @@ class AttentionStep {
   }
 
   int64_t FirstHead(const Heads& heads) const {
-    return heads.kv_head * heads_per_kv_ + heads.first;
+    return shape_.first_head_of(static_cast<int>(heads.kv_head)) + heads.first;
   }
 
   const StageContext& context_;
@@ -324,8 +332,7 @@ void Attention(const StageContext& context, const AttentionShape& shape, const K
   const int64_t num_groups = out.rows * shape.num_kv_heads, max_parts = NumParts(max_keys);
   const bool divide = context.num_threads() > 1 && num_groups <= kMaxDividedGroups && max_parts > 1;
   AttentionBuffers buffers(context.scratch, context.num_threads(), out.rows,
-                           divide ? num_groups : 0, max_parts, shape.num_heads / shape.num_kv_heads,
-                           shape.head_dim);
+                           divide ? num_groups : 0, max_parts, shape.group_size(), shape.head_dim);
   MapRows(sequences, buffers.sequence_of_row);
   AttentionStep step(context, shape, cache, sequences, inputs, selection, out, buffers);
   divide ? step.ByParts(max_parts) : step.ByRows();

@@ -31,9 +31,8 @@ constexpr int64_t SumFloats(int64_t num_tokens) {
   return kShards * std::max(num_tokens * kMinDownRows * 2, kMaxDownRows);
 }
 
-// A (token, expert) pair, sorted by expert, then token.
+// (token, expert) pairs of one expert, tokens ascending.
 struct ExpertRun {
-  int32_t expert;
   int32_t begin;  // of its pairs
   int32_t count;
   // Of the fast tier: the slab in memory; of the slow one: that of the source.
@@ -165,11 +164,11 @@ class ExpertsTile {
     return stored;
   }
 
-  void SetPlace(ExpertRun& run) const {
-    run.slab = run.expert;
+  void SetPlace(int64_t slab, ExpertRun& run) const {
+    run.slab = static_cast<int32_t>(slab);
     run.in_fast_tier = true;
     if (w_.resident_slots.empty()) return;
-    const int32_t slot = w_.resident_slots[static_cast<size_t>(run.expert)];
+    const int32_t slot = w_.resident_slots[static_cast<size_t>(slab)];
     run.in_fast_tier = slot >= 0;
     if (slot >= 0) run.slab = slot;
   }
@@ -186,9 +185,10 @@ class ExpertsTile {
     return bytes;
   }
 
-  // Counting sort of the pairs by expert; tokens stay in order.
+  // Counting sort of the pairs by expert; tokens stay in order. Experts that are not here are left
+  // out.
   void Sort(MatrixView<const int32_t> experts, MatrixView<const float> weights) {
-    const int64_t num_experts = w_.down->num_slabs();
+    const int64_t num_experts = w_.num_experts();
     int32_t* cursor = buffers_.cursor;
     std::fill_n(cursor, num_experts, 0);
     for (int64_t t = 0; t < num_tokens_; ++t) {
@@ -202,18 +202,21 @@ class ExpertsTile {
     for (int64_t e = 0; e < num_experts; ++e) {
       const int32_t count = cursor[e];
       cursor[e] = num_pairs_;
-      if (count == 0) continue;
+      const int64_t slab = w_.slot_of(e);
+      if (slab < 0) cursor[e] = -1;
+      if (count == 0 || slab < 0) continue;
       ExpertRun& run = buffers_.runs[num_runs_++];
-      run.expert = static_cast<int32_t>(e);
       run.begin = num_pairs_;
       run.count = count;
-      SetPlace(run);
-      if (w_.use_counts != nullptr) w_.use_counts[e] += static_cast<uint32_t>(count);
+      SetPlace(slab, run);
+      if (w_.use_counts != nullptr) w_.use_counts[slab] += static_cast<uint32_t>(count);
       num_pairs_ += count;
     }
     for (int64_t t = 0; t < num_tokens_; ++t) {
       for (int64_t i = 0; i < experts.cols; ++i) {
-        const int32_t pair = cursor[experts.row(t)[i]]++;
+        int32_t& next = cursor[experts.row(t)[i]];
+        if (next < 0) continue;
+        const int32_t pair = next++;
         buffers_.token[pair] = static_cast<int32_t>(t);
         buffers_.weight[pair] = weights.row(t)[i];
       }
@@ -417,7 +420,7 @@ int64_t Experts(const StageContext& context, const MoeWeights& w, MatrixView<con
                 MatrixView<float> y) {
   Scratch::Frame frame(context.scratch);
   ExpertBuffers buffers(context.scratch, context.num_threads(), u.rows, experts.cols,
-                        w.down->num_slabs(), u.cols, w.down->cols(),
+                        w.num_experts(), u.cols, w.down->cols(),
                         w.shared_down == nullptr ? 0 : w.shared_down->cols(), StoredBytesOf(w),
                         AnyTakesQuantized({w.gate, w.up, w.gate_up, w.shared_gate, w.shared_up}),
                         AnyTakesQuantized({w.down}), AnyTakesQuantized({w.shared_down}));

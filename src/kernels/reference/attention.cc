@@ -156,7 +156,7 @@ void AttentionQkv(const AttentionWeights& w, const AttentionShape& shape, const 
 void Attention(const AttentionShape& shape, const KvLayer& cache,
                absl::Span<const AttentionSequence> sequences, const AttentionInputs& inputs,
                const QsaSelection& selection, MatrixView<float> out, Workspace& workspace) {
-  const int64_t size = shape.head_dim, group = shape.num_heads / shape.num_kv_heads;
+  const int64_t size = shape.head_dim, max_group = shape.group_size();
   const double scale = 1 / std::sqrt(static_cast<double>(size));
   const KvLayout layout(shape, cache.type);
   for (const AttentionSequence& sequence : sequences) {
@@ -165,13 +165,14 @@ void Attention(const AttentionShape& shape, const KvLayer& cache,
       const int64_t t = sequence.row_begin + r, position = sequence.first_position + r;
       int32_t* positions = workspace.Take<int32_t>(position + 1);
       const int64_t count = AllowedPositions(shape, selection, t, position, positions);
-      const MatrixView<double> weights = workspace.TakeMatrix<double>(group, count);
-      const MatrixView<double> sums = workspace.TakeMatrix<double>(group, size);
+      const MatrixView<double> weights = workspace.TakeMatrix<double>(max_group, count);
+      const MatrixView<double> sums = workspace.TakeMatrix<double>(max_group, size);
       double* row = workspace.Take<double>(size);
       float* scratch = workspace.Take<float>(size);
       for (int kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
         const RowReader reader(shape, cache, layout, sequence, kv_head, scratch);
-        const int64_t first = kv_head * group * size;  // of this group's values in a row
+        const int64_t group = shape.end_head_of(kv_head) - shape.first_head_of(kv_head);
+        const int64_t first = shape.first_head_of(kv_head) * size;  // of these values in a row
         for (int64_t i = 0; i < count; ++i) {
           reader.Read(cache.keys, positions[i], row);
           for (int64_t g = 0; g < group; ++g) {

@@ -75,10 +75,10 @@ void AddExpert(const Expert& expert, absl::Span<const int32_t> tokens, const dou
   }
 }
 
-SlabPlace PlaceOf(const MoeWeights& w, int64_t expert) {
-  if (w.resident_slots.empty()) return expert;
-  const int32_t slot = w.resident_slots[static_cast<size_t>(expert)];
-  return slot >= 0 ? SlabPlace(slot) : SlabPlace(expert, /*is_in_fast_tier=*/false);
+SlabPlace PlaceOf(const MoeWeights& w, int64_t slab) {
+  if (w.resident_slots.empty()) return slab;
+  const int32_t slot = w.resident_slots[static_cast<size_t>(slab)];
+  return slot >= 0 ? SlabPlace(slot) : SlabPlace(slab, /*is_in_fast_tier=*/false);
 }
 
 // One tile of at most kTokenTile tokens; marks the experts that it reads.
@@ -92,7 +92,8 @@ void ComputeTile(const MoeWeights& w, MatrixView<const float> u, MatrixView<cons
   int32_t* tokens = workspace.Take<int32_t>(u.rows);
   double* token_weights = workspace.Take<double>(u.rows);
 
-  for (int64_t id = 0; id < w.down->num_slabs(); ++id) {
+  for (int64_t id = 0; id < w.num_experts(); ++id) {
+    if (w.slot_of(id) < 0) continue;
     size_t count = 0;
     for (int64_t t = 0; t < u.rows; ++t) {
       for (int64_t i = 0; i < experts.cols; ++i) {
@@ -103,8 +104,9 @@ void ComputeTile(const MoeWeights& w, MatrixView<const float> u, MatrixView<cons
     }
     if (count == 0) continue;
     used[id] = true;
-    if (w.use_counts != nullptr) w.use_counts[id] += static_cast<uint32_t>(count);
-    AddExpert({w.gate, w.up, w.gate_up, w.down, PlaceOf(w, id), w.down_shards}, {tokens, count},
+    const int64_t slab = w.slot_of(id);
+    if (w.use_counts != nullptr) w.use_counts[slab] += static_cast<uint32_t>(count);
+    AddExpert({w.gate, w.up, w.gate_up, w.down, PlaceOf(w, slab), w.down_shards}, {tokens, count},
               token_weights, x, sums, workspace);
   }
   if (w.shared_down != nullptr) {
@@ -132,7 +134,7 @@ int64_t Experts(const MoeWeights& w, MatrixView<const float> u, MatrixView<const
                 MatrixView<const float> weights, MatrixView<float> y, Workspace& workspace) {
   if (u.rows == 0) return 0;
   const Workspace::Frame frame(workspace);
-  const int64_t num_experts = w.down->num_slabs();
+  const int64_t num_experts = w.num_experts();
   bool* used = workspace.Take<bool>(num_experts);
   std::fill_n(used, num_experts, false);
   for (int64_t first = 0; first < u.rows; first += kTokenTile) {

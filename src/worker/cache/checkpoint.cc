@@ -15,30 +15,28 @@ absl::StatusOr<CheckpointStore> CheckpointStore::Create(int num_checkpoints, int
         Arena::Create(state_bytes, {.huge_pages = false, .require_available = false});
     if (!memory.ok()) return WithContext(memory.status(), "checkpoints");
     std::byte* const state = memory->Allocate(state_bytes);
-    store.entries_.push_back({.sequence = {}, .memory = *std::move(memory), .state = state});
+    store.entries_.push_back({.position = -1, .memory = *std::move(memory), .state = state});
   }
   return store;
 }
 
-void CheckpointStore::Save(int checkpoint, const RecurrentState& state, int slot, Sequence sequence,
+void CheckpointStore::Save(int checkpoint, const RecurrentState& state, int slot, int64_t position,
                            kernels::Backend& backend, kernels::LedgerSlot& ledger) {
   Entry& entry = entries_[static_cast<size_t>(checkpoint)];
   backend.Download(ledger, state.committed(slot), state_bytes_, entry.state);
-  entry.sequence = std::move(sequence);
+  entry.position = position;
 }
 
-const CheckpointStore::Sequence& CheckpointStore::Restore(int checkpoint, RecurrentState& state,
-                                                          int slot, kernels::Backend& backend,
-                                                          kernels::LedgerSlot& ledger) const {
+void CheckpointStore::Restore(int checkpoint, RecurrentState& state, int slot,
+                              kernels::Backend& backend, kernels::LedgerSlot& ledger) const {
   const Entry& entry = entries_[static_cast<size_t>(checkpoint)];
-  SWITCHYARD_CHECK(entry.sequence.position >= 0);
+  SWITCHYARD_CHECK(entry.position >= 0);
   state.MarkUsed(slot);
   backend.Upload(ledger, entry.state, state_bytes_, state.committed(slot));
-  return entry.sequence;
 }
 
 void CheckpointStore::Clear() {
-  for (Entry& entry : entries_) entry.sequence = {};
+  for (Entry& entry : entries_) entry.position = -1;
 }
 
 }  // namespace switchyard::worker

@@ -19,35 +19,29 @@ namespace switchyard::worker {
 // Threads: the step thread.
 class CheckpointStore {
  public:
-  // What is saved beside the recurrent state.
-  struct Sequence {
-    int64_t position = -1;               // tokens covered; -1 = nothing was saved
-    std::vector<int32_t> recent_tokens;  // the last ones, oldest first
-  };
-
   // Errors: kResourceExhausted.
   static absl::StatusOr<CheckpointStore> Create(int num_checkpoints, int64_t state_bytes);
 
-  // Copies the committed state of `slot`.
-  void Save(int checkpoint, const RecurrentState& state, int slot, Sequence sequence,
+  // Copies the committed state of `slot`, which covers `position` tokens.
+  void Save(int checkpoint, const RecurrentState& state, int slot, int64_t position,
             kernels::Backend& backend, kernels::LedgerSlot& ledger);
 
   // Copies it back into `slot`. REQUIRES: position(checkpoint) >= 0.
-  const Sequence& Restore(int checkpoint, RecurrentState& state, int slot,
-                          kernels::Backend& backend, kernels::LedgerSlot& ledger) const;
+  void Restore(int checkpoint, RecurrentState& state, int slot, kernels::Backend& backend,
+               kernels::LedgerSlot& ledger) const;
 
   // Forgets all of them.
   void Clear();
 
   // Tokens that the checkpoint covers, -1 if it was never saved.
   int64_t position(int checkpoint) const {
-    return entries_[static_cast<size_t>(checkpoint)].sequence.position;
+    return entries_[static_cast<size_t>(checkpoint)].position;
   }
   int64_t bytes() const { return static_cast<int64_t>(entries_.size()) * state_bytes_; }
 
  private:
   struct Entry {
-    Sequence sequence;
+    int64_t position = -1;
     Arena memory;
     std::byte* state;  // in `memory`
   };

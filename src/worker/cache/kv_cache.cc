@@ -24,7 +24,7 @@ absl::StatusOr<KvCache> KvCache::Create(kernels::Backend& backend,
     return absl::OkStatus();
   };
   for (size_t l = 0; l < layers.size(); ++l) {
-    if (layers[l].kind != model::LayerKind::kAttention) continue;
+    if (!layers[l].has_attention()) continue;
     const kernels::AttentionShape& shape = layers[l].attention_shape;
     SWITCHYARD_RETURN_IF_ERROR(
         WithContext(kernels::CheckKvLayout(shape, type), fmt::format("layer {}", l)));

@@ -21,75 +21,68 @@ struct Layout {
   }
 };
 
-// Parts of the committed state: of one delta net layer, and of the n-gram embedding.
-struct CommittedFloats {
-  int64_t delta_state = 0;
-  int64_t conv_tail = 0;
-  int64_t ple_tail = 0;
-};
-
-CommittedFloats CommittedFloatsOf(const model::ModelSpec& spec) {
-  CommittedFloats sizes;
-  if (const auto& net = spec.delta_net) {
-    const int64_t value_size = int64_t{net->num_value_heads} * net->head_dim;
-    sizes.delta_state = value_size * net->head_dim;
-    sizes.conv_tail =
-        (net->conv_kernel - 1) * (int64_t{2} * net->num_key_heads * net->head_dim + value_size);
-  }
-  if (const auto& ple = spec.ple) {
-    sizes.ple_tail = int64_t{ple->conv_kernel - 1} * ple->ngram_size * spec.num_residual_streams *
-                     spec.hidden_size;
-  }
-  return sizes;
+int64_t ConvChannels(int64_t num_key_heads, int64_t num_value_heads, int64_t head_dim) {
+  return (2 * num_key_heads + num_value_heads) * head_dim;
+}
+int64_t ConvChannels(const kernels::DeltaNetShape& shape) {
+  return ConvChannels(shape.num_key_heads, shape.num_value_heads, shape.head_dim);
 }
 
-int64_t ConvChannels(const kernels::DeltaNetShape& shape) {
-  return int64_t{2} * shape.num_key_heads * shape.head_dim +
-         int64_t{shape.num_value_heads} * shape.head_dim;
+// Parts of the committed state of one delta net layer.
+int64_t StateFloats(int64_t num_value_heads, int64_t head_dim) {
+  return num_value_heads * head_dim * head_dim;
+}
+int64_t TailFloats(int64_t channels, int conv_kernel) { return (conv_kernel - 1) * channels; }
+
+int64_t PleTailFloats(const model::ModelSpec& spec) {
+  return int64_t{spec.ple->conv_kernel - 1} * spec.ple->ngram_size * spec.num_residual_streams *
+         spec.hidden_size;
 }
 
 }  // namespace
 
 int64_t CommittedStateBytes(const model::ModelSpec& spec) {
-  const CommittedFloats sizes = CommittedFloatsOf(spec);
   Layout layout;
   for (const model::LayerSpec& layer : spec.layers) {
     if (layer.kind != model::LayerKind::kDeltaNet) continue;
-    layout.Take(sizes.delta_state);
-    layout.Take(sizes.conv_tail);
+    const model::DeltaNetSpec& net = *spec.delta_net;
+    layout.Take(StateFloats(net.num_value_heads, net.head_dim));
+    layout.Take(TailFloats(ConvChannels(net.num_key_heads, net.num_value_heads, net.head_dim),
+                           net.conv_kernel));
   }
-  layout.Take(sizes.ple_tail);
+  if (spec.ple.has_value()) layout.Take(PleTailFloats(spec));
   return layout.next * static_cast<int64_t>(sizeof(float));
 }
 
 absl::StatusOr<RecurrentState> RecurrentState::Create(kernels::Backend& backend,
                                                       const model::ModelSpec& spec,
-                                                      const std::vector<LayerWeights>& layers,
+                                                      const ModelWeights& weights,
                                                       int num_slots) {
+  const std::vector<LayerWeights>& layers = weights.layers;
   RecurrentState state;
   state.layers_.resize(layers.size());
   const int64_t wide = int64_t{spec.num_residual_streams} * spec.hidden_size;
   Layout layout;
-  const CommittedFloats sizes = CommittedFloatsOf(spec);
   for (size_t l = 0; l < layers.size(); ++l) {
-    if (layers[l].kind != model::LayerKind::kDeltaNet) continue;
-    state.layers_[l].state = layout.Take(sizes.delta_state);
-    state.layers_[l].tail = layout.Take(sizes.conv_tail);
+    if (!layers[l].has_delta_net()) continue;
+    const kernels::DeltaNetShape& shape = layers[l].delta_net_shape;
+    state.layers_[l].state = layout.Take(StateFloats(shape.num_value_heads, shape.head_dim));
+    state.layers_[l].tail = layout.Take(TailFloats(ConvChannels(shape), shape.conv_kernel));
   }
-  if (spec.ple.has_value()) state.ple_tail_ = layout.Take(sizes.ple_tail);
+  if (weights.has_ple()) state.ple_tail_ = layout.Take(PleTailFloats(spec));
   state.committed_floats_ = layout.next;
   for (size_t l = 0; l < layers.size(); ++l) {
-    if (layers[l].kind == model::LayerKind::kDeltaNet) {
+    if (layers[l].has_delta_net()) {
       const kernels::DeltaNetShape& shape = layers[l].delta_net_shape;
       state.layers_[l].pending = layout.Take(kernels::kMaxProvisionalRows * ConvChannels(shape));
       state.layers_[l].pending_gates =
           layout.Take(int64_t{kernels::kMaxProvisionalRows} * 2 * shape.num_value_heads);
-    } else if (layers[l].attention_shape.qsa_ratio != 0) {
+    } else if (layers[l].has_attention() && layers[l].attention_shape.qsa_ratio != 0) {
       state.layers_[l].index_ring =
           layout.Take(int64_t{kernels::kIndexRing} * layers[l].attention_shape.index_head_dim);
     }
   }
-  if (spec.ple.has_value()) state.ple_pending_ = layout.Take(kernels::kMaxProvisionalRows * wide);
+  if (weights.has_ple()) state.ple_pending_ = layout.Take(kernels::kMaxProvisionalRows * wide);
   state.slot_floats_ = layout.next;
   SWITCHYARD_ASSIGN_OR_RETURN(
       state.buffer_,

@@ -13,7 +13,8 @@
 
 namespace switchyard::worker {
 
-// Bytes of the committed state of one sequence: what one checkpoint takes beside its pages.
+// Bytes of the committed state of one sequence over all ranks: what one checkpoint takes beside its
+// pages.
 int64_t CommittedStateBytes(const model::ModelSpec& spec);
 
 // One buffer, cut into equal parts for the slots. A slot's part begins with its *committed* state:
@@ -28,8 +29,7 @@ class RecurrentState {
   // Errors: kResourceExhausted.
   static absl::StatusOr<RecurrentState> Create(kernels::Backend& backend,
                                                const model::ModelSpec& spec,
-                                               const std::vector<LayerWeights>& layers,
-                                               int num_slots);
+                                               const ModelWeights& weights, int num_slots);
 
   // Sets the state pointers of `sequence` to those of the slot; its rows are left alone.
   // REQUIRES: `layer` is of the fitting kind.

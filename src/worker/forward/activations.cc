@@ -28,7 +28,9 @@ int64_t NgramRowSize(const model::ModelSpec& spec) {
 }
 
 absl::StatusOr<Activations> Activations::Create(kernels::Backend& backend,
-                                                const model::ModelSpec& spec, int64_t max_rows) {
+                                                const model::ModelSpec& spec,
+                                                const placement::RankShare& share,
+                                                int64_t max_rows) {
   Activations activations;
   int64_t total = 0;
   std::byte* base = nullptr;
@@ -60,7 +62,14 @@ absl::StatusOr<Activations> Activations::Create(kernels::Backend& backend,
     place(activations.experts, t, spec.moe.top_k);
     place(activations.expert_weights, t, spec.moe.top_k);
     place(activations.ngram_rows, t, NgramRowSize(spec));
-    place(activations.logits, std::min<int64_t>(kLogitRows, t), spec.vocab_size);
+    const int64_t logit_rows = std::min<int64_t>(kLogitRows, t);
+    place(activations.logits, share.is_lead ? logit_rows : 0, spec.vocab_size);
+    const bool is_owner_mode = share.after_experts == placement::Meeting::kOwner;
+    place(activations.expert_job, is_owner_mode ? t : 0, spec.hidden_size + 2 * spec.moe.top_k);
+    const bool is_divided = !share.output_rows.empty() && !share.has_whole_output(spec);
+    place(activations.own_logits, is_divided ? logit_rows : 0, share.output_rows.size());
+    const int64_t most_rows = (spec.vocab_size + share.world_size - 1) / share.world_size;
+    place(activations.peer_logits, is_divided && share.is_lead ? logit_rows : 0, most_rows);
   };
   place_all();
   SWITCHYARD_ASSIGN_OR_RETURN(activations.buffer, backend.AllocateBuffer(total, "activations"));

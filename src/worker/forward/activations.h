@@ -9,6 +9,7 @@
 #include "base/tensor_view.h"
 #include "kernels/backend.h"
 #include "model/model_spec.h"
+#include "placement/rank_share.h"
 
 namespace switchyard::worker {
 
@@ -36,13 +37,18 @@ struct Activations {
   MatrixView<float> expert_weights;  // [T, top_k]
 
   MatrixView<float> ngram_rows;  // [T, num_heads * row_width] of the n-gram embedding
-  MatrixView<float> logits;      // [kLogitRows, vocab_size]
+  MatrixView<float> logits;      // [kLogitRows, vocab_size]; on the lead rank
+
+  // With several ranks, where they are needed.
+  MatrixView<float> expert_job;   // [T, hidden_size + 2 * top_k]: input, chosen experts, weights
+  MatrixView<float> own_logits;   // [kLogitRows, rows of the output matrix that are here]
+  MatrixView<float> peer_logits;  // [kLogitRows, most rows of any rank]; on the lead rank
 
   std::unique_ptr<kernels::Buffer> buffer;  // holds all of them
 
   // Errors: kResourceExhausted.
   static absl::StatusOr<Activations> Create(kernels::Backend& backend, const model::ModelSpec& spec,
-                                            int64_t max_rows);
+                                            const placement::RankShare& share, int64_t max_rows);
 };
 
 // Largest number of blocks that one query of any layer may choose.

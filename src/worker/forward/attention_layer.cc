@@ -22,10 +22,14 @@ void RunAttentionLayer(const LayerWeights& weights, int layer, StepContext& step
   const kernels::KvLayer& cache = step.kv_cache.layer(layer);
   Activations& activations = step.activations;
   const int64_t t = step.batch.num_rows();
+  // A rank may have some of the heads only.
+  const auto of_heads = [&](MatrixView<float> all) {
+    return MatrixView<float>(all.data, t, int64_t{shape.num_heads} * shape.head_dim);
+  };
 
   kernels::AttentionInputs inputs;
-  inputs.query = activations.query.Rows(0, t);
-  if (shape.output_gate) inputs.gate = activations.query_gate.Rows(0, t);
+  inputs.query = of_heads(activations.query);
+  if (shape.output_gate) inputs.gate = of_heads(activations.query_gate);
   kernels::QsaSelection selection;
   if (shape.qsa_ratio != 0) {
     inputs.index_query = activations.index_query.Rows(0, t);
@@ -42,9 +46,9 @@ void RunAttentionLayer(const LayerWeights& weights, int layer, StepContext& step
                       inputs.index_query, selection);
   }
   backend.Attention(ledger, shape, cache, step.attention_sequences, inputs, selection,
-                    activations.attention.Rows(0, t));
+                    of_heads(activations.attention));
   backend.MatMulSharded(ledger, *weights.attention_output, weights.attention_output_shards,
-                        activations.attention.Rows(0, t), activations.sublayer_output.Rows(0, t));
+                        of_heads(activations.attention), activations.sublayer_output.Rows(0, t));
 }
 
 }  // namespace switchyard::worker

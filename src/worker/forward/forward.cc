@@ -9,6 +9,7 @@
 #include "worker/forward/attention_layer.h"
 #include "worker/forward/delta_net_layer.h"
 #include "worker/forward/moe_layer.h"
+#include "worker/forward/rank_exchange.h"
 
 namespace switchyard::worker {
 namespace {
@@ -63,16 +64,14 @@ kernels::StepLimits MakeStepLimits(const model::ModelSpec& spec, const ForwardLi
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const model::GgufFile& file,
-                                                         const model::ModelSpec& spec,
-                                                         const ModelWeights& weights,
-                                                         kernels::Backend& backend,
-                                                         const ForwardLimits& limits) {
-  std::unique_ptr<Forward> forward(new Forward(spec, weights, backend));
+absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(
+    const model::GgufFile& file, const model::ModelSpec& spec, const placement::RankShare& share,
+    const ModelWeights& weights, kernels::Backend& backend, const ForwardLimits& limits) {
+  std::unique_ptr<Forward> forward(new Forward(spec, share, weights, backend));
   SWITCHYARD_RETURN_IF_ERROR(backend.Prepare(MakeStepLimits(spec, limits)));
   SWITCHYARD_ASSIGN_OR_RETURN(forward->activations_,
-                              Activations::Create(backend, spec, limits.max_rows));
-  if (spec.ple.has_value()) {
+                              Activations::Create(backend, spec, share, limits.max_rows));
+  if (weights.has_ple()) {
     forward->ple_table_.emplace(file, *spec.ple);
     const auto max_rows = static_cast<size_t>(limits.max_rows);
     forward->ngram_ids_.resize(max_rows * static_cast<size_t>(spec.ple->num_heads()));
@@ -127,21 +126,9 @@ void Forward::AddNgramEmbedding(StepContext& step) {
                activations_.ngram_rows.Rows(0, t), activations_.residual.Rows(0, t));
 }
 
-void Forward::Run(const Batch& batch, const KvCache& kv_cache, const RecurrentState& state,
-                  Ledger& ledger) {
-  StepContext step{backend_,
-                   activations_,
-                   kv_cache,
-                   state,
-                   ledger,
-                   batch,
-                   attention_sequences_,
-                   delta_net_sequences_,
-                   conv_sequences_};
-  if (spec_.ple.has_value()) PrefetchNgramRows(step);
-
-  MatrixView<float> residual = activations_.residual.Rows(0, batch.num_rows());
-  kernels::LedgerSlot& mixing = ledger[v1::STAGE_HC];
+absl::StatusOr<MatrixView<float>> Forward::RunLayers(StepContext& step,
+                                                     MatrixView<float> residual) {
+  kernels::LedgerSlot& mixing = step.ledger[v1::STAGE_HC];
   const auto mix = [&](const kernels::MixerWeights& mixer) {
     const MatrixView<float> inject =
         mixer.inject == nullptr ? MatrixView<float>() : activations_.inject.Rows(0, residual.rows);
@@ -154,40 +141,108 @@ void Forward::Run(const Batch& batch, const KvCache& kv_cache, const RecurrentSt
                        residual);
   };
 
-  backend_.Embed(ledger[v1::STAGE_EMBED], *weights_.token_embedding, batch.token_ids,
-                 spec_.num_residual_streams, residual);
-  const int num_layers = static_cast<int>(weights_.layers.size());
-  for (int l = 0; l < num_layers; ++l) {
+  for (int l = share_.first_layer; l < share_.end_layer; ++l) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(l)];
-    if (spec_.ple.has_value() && spec_.ple->layer == l) AddNgramEmbedding(step);
+    if (weights_.has_ple() && spec_.ple->layer == l) AddNgramEmbedding(step);
     MatrixView<float> inject = mix(layer.mixer);
     if (layer.kind == model::LayerKind::kAttention) {
       RunAttentionLayer(layer, l, step);
     } else {
       RunDeltaNetLayer(layer, l, step);
     }
+    if (share_.after_mixing == placement::Meeting::kAllReduce) {
+      SWITCHYARD_RETURN_IF_ERROR(
+          RankExchange(*step.ranks, step.ledger)
+              .AllReduce(activations_.sublayer_output.Rows(0, residual.rows)));
+    }
     combine(inject);
-    if (l == num_layers - 1) {
+    if (l == spec_.num_layers - 1) {
       // Nothing later reads the other rows.
-      const MatrixView<float> outputs = activations_.output_residual.Rows(0, batch.num_outputs());
-      backend_.GatherRows(ledger[v1::STAGE_HEAD], residual, batch.output_rows, outputs);
+      const MatrixView<float> outputs =
+          activations_.output_residual.Rows(0, step.batch.num_outputs());
+      backend_.GatherRows(step.ledger[v1::STAGE_HEAD], residual, step.batch.output_rows, outputs);
       residual = outputs;
-      if (residual.rows == 0) return;
+      if (residual.rows == 0) return residual;
     }
     inject = mix(layer.moe_mixer);
-    RunMoeLayer(layer, residual.rows, step);
+    SWITCHYARD_RETURN_IF_ERROR(RunMoeLayer(layer, residual.rows, step));
     combine(inject);
     if (observer_) observer_(l, residual);
   }
-  backend_.HcMix(ledger[v1::STAGE_HEAD], weights_.final_mixer, residual,
-                 activations_.sublayer_input.Rows(0, residual.rows), {});
+  return residual;
 }
 
-MatrixView<const float> Forward::Logits(int64_t first, int64_t count, Ledger& ledger) {
-  SWITCHYARD_CHECK(count <= activations_.logits.rows);
+absl::Status Forward::Run(const Batch& batch, const KvCache& kv_cache, const RecurrentState& state,
+                          comm::Communicator* ranks, Ledger& ledger) {
+  StepContext step{backend_,
+                   activations_,
+                   kv_cache,
+                   state,
+                   ledger,
+                   batch,
+                   attention_sequences_,
+                   delta_net_sequences_,
+                   conv_sequences_,
+                   ranks,
+                   share_};
+  if (share_.after_experts == placement::Meeting::kOwner && share_.rank > 0) {
+    for (int l = 0; l < spec_.num_layers; ++l) {
+      const int64_t num_rows = l < spec_.num_layers - 1 ? batch.num_rows() : batch.num_outputs();
+      if (num_rows == 0) break;
+      SWITCHYARD_RETURN_IF_ERROR(
+          ServeMoeLayer(weights_.layers[static_cast<size_t>(l)], num_rows, spec_.moe.top_k, step));
+    }
+    return absl::OkStatus();
+  }
+  if (weights_.has_ple()) PrefetchNgramRows(step);
+
+  MatrixView<float> residual = activations_.residual.Rows(0, batch.num_rows());
+  if (share_.first_layer == 0) {
+    backend_.Embed(ledger[v1::STAGE_EMBED], *weights_.token_embedding, batch.token_ids,
+                   spec_.num_residual_streams, residual);
+  } else {
+    SWITCHYARD_RETURN_IF_ERROR(RankExchange(*ranks, ledger).Receive(residual, share_.rank - 1));
+  }
+  SWITCHYARD_ASSIGN_OR_RETURN(residual, RunLayers(step, residual));
+  if (share_.end_layer < spec_.num_layers) {
+    return RankExchange(*ranks, ledger).Send(residual, share_.rank + 1);
+  }
+  if (residual.rows == 0) return absl::OkStatus();
+  backend_.HcMix(ledger[v1::STAGE_HEAD], weights_.final_mixer, residual,
+                 activations_.sublayer_input.Rows(0, residual.rows), {});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MatrixView<const float>> Forward::Logits(int64_t first, int64_t count,
+                                                        comm::Communicator* ranks, Ledger& ledger) {
+  if (share_.output_rows.empty()) return MatrixView<const float>();
+  const MatrixView<const float> input = activations_.sublayer_input.Rows(first, count);
+  kernels::LedgerSlot& head = ledger[v1::STAGE_HEAD];
+  if (share_.has_whole_output(spec_)) {
+    const MatrixView<float> logits = activations_.logits.Rows(0, count);
+    backend_.MatMul(head, *weights_.output, input, logits);
+    return logits;
+  }
+  const MatrixView<float> own = activations_.own_logits.Rows(0, count);
+  backend_.MatMul(head, *weights_.output, input, own);
+  RankExchange exchange(*ranks, ledger);
+  if (!share_.is_lead) {
+    SWITCHYARD_RETURN_IF_ERROR(exchange.Send(own, share_.lead_rank));
+    return MatrixView<const float>();
+  }
   const MatrixView<float> logits = activations_.logits.Rows(0, count);
-  backend_.MatMul(ledger[v1::STAGE_HEAD], *weights_.output,
-                  activations_.sublayer_input.Rows(first, count), logits);
+  for (int rank = 0; rank < share_.world_size; ++rank) {
+    const placement::Range rows =
+        placement::OutputRowsOf(spec_.vocab_size, rank, share_.world_size);
+    MatrixView<float> part = own;
+    if (rank != share_.rank) {
+      part = MatrixView<float>(activations_.peer_logits.data, count, rows.size());
+      SWITCHYARD_RETURN_IF_ERROR(exchange.Receive(part, rank));
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(part.row(i), rows.size(), logits.row(i) + rows.begin);
+    }
+  }
   return logits;
 }
 

@@ -6,12 +6,15 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "comm/communicator.h"
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
+#include "placement/rank_share.h"
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/recurrent_state.h"
 #include "worker/forward/activations.h"
@@ -40,21 +43,24 @@ class Forward {
 
   // The arguments must outlive the object.
   // Errors: kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<Forward>> Create(const model::GgufFile& file,
-                                                         const model::ModelSpec& spec,
-                                                         const ModelWeights& weights,
-                                                         kernels::Backend& backend,
-                                                         const ForwardLimits& limits);
+  static absl::StatusOr<std::unique_ptr<Forward>> Create(
+      const model::GgufFile& file, const model::ModelSpec& spec, const placement::RankShare& share,
+      const ModelWeights& weights, kernels::Backend& backend, const ForwardLimits& limits);
 
-  // Computes all layers and advances caches and states. The last layer's experts, the final mixer
-  // and the head run only for batch.output_rows.
-  void Run(const Batch& batch, const KvCache& kv_cache, const RecurrentState& state,
-           Ledger& ledger);
+  // Computes the rank's share of all layers and advances caches and states. The last layer's
+  // experts, the final mixer and the head run only for batch.output_rows. `ranks` are the others;
+  // null if there are none. All ranks run the same batch.
+  // Errors: those of the communicator; the state is undefined then.
+  absl::Status Run(const Batch& batch, const KvCache& kv_cache, const RecurrentState& state,
+                   comm::Communicator* ranks, Ledger& ledger);
 
   // Logits of `count` outputs of the last Run(), from output `first` on, on the device; valid until
-  // the next call. REQUIRES: count <= kLogitRows.
+  // the next call. On other ranks than the lead one: computes what is here of them and returns
+  // none. REQUIRES: count <= kLogitRows.
   // Shapes: [count, vocab_size].
-  MatrixView<const float> Logits(int64_t first, int64_t count, Ledger& ledger);
+  // Errors: those of the communicator.
+  absl::StatusOr<MatrixView<const float>> Logits(int64_t first, int64_t count,
+                                                 comm::Communicator* ranks, Ledger& ledger);
 
   int64_t activation_bytes() const { return activations_.buffer->bytes(); }
 
@@ -62,8 +68,9 @@ class Forward {
   void set_layer_observer(LayerObserver observer) { observer_ = std::move(observer); }
 
  private:
-  Forward(const model::ModelSpec& spec, const ModelWeights& weights, kernels::Backend& backend)
-      : spec_(spec), weights_(weights), backend_(backend) {}
+  Forward(const model::ModelSpec& spec, const placement::RankShare& share,
+          const ModelWeights& weights, kernels::Backend& backend)
+      : spec_(spec), share_(share), weights_(weights), backend_(backend) {}
 
   // The table rows of the step, [T, num_heads].
   absl::Span<int64_t> NgramIds(const Batch& batch);
@@ -73,7 +80,12 @@ class Forward {
   // Decodes the rows and adds the embedding to the residual.
   void AddNgramEmbedding(StepContext& step);
 
+  // Runs the layers [share_.first_layer, share_.end_layer) on the residual; returns the rows of it
+  // that are left after the model's last layer.
+  absl::StatusOr<MatrixView<float>> RunLayers(StepContext& step, MatrixView<float> residual);
+
   const model::ModelSpec& spec_;
+  const placement::RankShare& share_;
   const ModelWeights& weights_;
   kernels::Backend& backend_;
   Activations activations_;

@@ -3,7 +3,9 @@
 
 #include <vector>
 
+#include "comm/communicator.h"
 #include "kernels/backend.h"
+#include "placement/rank_share.h"
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/recurrent_state.h"
 #include "worker/forward/activations.h"
@@ -23,6 +25,9 @@ struct StepContext {
   std::vector<kernels::AttentionSequence>& attention_sequences;
   std::vector<kernels::DeltaNetSequence>& delta_net_sequences;
   std::vector<kernels::ConvSequence>& conv_sequences;
+  // The other ranks; null = there are none.
+  comm::Communicator* ranks;
+  const placement::RankShare& share;
 };
 
 }  // namespace switchyard::worker

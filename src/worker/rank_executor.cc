@@ -1,0 +1,214 @@
+#include "worker/rank_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/status_macros.h"
+#include "worker/weight_loader.h"
+
+namespace switchyard::worker {
+namespace {
+
+double Now() { return MonotonicClock::Get().NowSeconds(); }
+
+placement::v1::Placement PlacementOf(const WorkerOptions& options) {
+  placement::v1::Placement placement = options.placement;
+  if (placement.world_size() > 0) return placement;
+  placement.set_mode(placement::v1::MODE_SINGLE);
+  placement.set_world_size(1);
+  return placement;
+}
+
+}  // namespace
+
+absl::Status CheckWorkerOptions(const WorkerOptions& options, const model::ModelSpec& spec) {
+  const auto check = [](const char* field, int64_t value, int64_t least) -> absl::Status {
+    if (value >= least) return absl::OkStatus();
+    return InvalidArgument("worker option is too small: {}, got: {}, at least: {}", field, value,
+                           least);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1));
+  SWITCHYARD_RETURN_IF_ERROR(check("num_pages", options.num_pages, 1));
+  SWITCHYARD_RETURN_IF_ERROR(check("num_checkpoints", options.num_checkpoints, 0));
+  SWITCHYARD_RETURN_IF_ERROR(check("max_context", options.max_context, 1));
+  // Every slot may decode in one step.
+  SWITCHYARD_RETURN_IF_ERROR(check("max_step_rows", options.max_step_rows, options.num_slots));
+  if (options.max_context > spec.context_length) {
+    return InvalidArgument("context is longer than the model's: {}, model: {}", options.max_context,
+                           spec.context_length);
+  }
+  for (const int32_t id : options.never_sampled) {
+    if (id >= 0 && id < spec.vocab_size) continue;
+    return InvalidArgument("id is outside the vocabulary: never_sampled, got: {}, size: {}", id,
+                           spec.vocab_size);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
+    const model::GgufFile& file, const model::ModelSpec& spec,
+    std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
+    const LoadProgress& progress) {
+  const placement::v1::Placement placement = PlacementOf(options);
+  SWITCHYARD_RETURN_IF_ERROR(placement::CheckPlacement(spec, placement));
+  if (options.rank < 0 || options.rank >= static_cast<int>(placement.world_size())) {
+    return InvalidArgument("rank is not in the group: {}, workers: {}", options.rank,
+                           placement.world_size());
+  }
+  std::unique_ptr<RankExecutor> executor(new RankExecutor(file, spec, options));
+  executor->share_ = placement::ShareOf(spec, placement, options.rank);
+  executor->backend_ = std::move(backend);
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      executor->weights_, LoadWeights(file, spec, executor->share_, *executor->backend_, progress));
+  SWITCHYARD_RETURN_IF_ERROR(executor->AllocateState());
+  return executor;
+}
+
+absl::Status RankExecutor::AllocateState() {
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      KvCache kv_cache,
+      KvCache::Create(*backend_, weights_.layers, options_.kv_type, options_.num_pages));
+  kv_cache_ = std::make_unique<KvCache>(std::move(kv_cache));
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      RecurrentState state, RecurrentState::Create(*backend_, spec_, weights_, options_.num_slots));
+  state_ = std::make_unique<RecurrentState>(std::move(state));
+  SWITCHYARD_ASSIGN_OR_RETURN(
+      CheckpointStore checkpoints,
+      CheckpointStore::Create(options_.num_checkpoints, state_->committed_bytes()));
+  checkpoints_ = std::make_unique<CheckpointStore>(std::move(checkpoints));
+  SWITCHYARD_ASSIGN_OR_RETURN(forward_, Forward::Create(file_, spec_, share_, weights_, *backend_,
+                                                        {.max_rows = options_.max_step_rows,
+                                                         .max_sequences = options_.num_slots,
+                                                         .max_context = options_.max_context}));
+  const int64_t max_entries =
+      (options_.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens;
+  num_context_tokens_ = spec_.ple.has_value() ? static_cast<size_t>(spec_.ple->ngram_size - 1) : 0;
+  pages_.resize(static_cast<size_t>(options_.num_slots));
+  for (std::vector<int32_t>& pages : pages_) pages.reserve(static_cast<size_t>(max_entries));
+  batch_.Reserve(options_.max_step_rows, options_.num_slots);
+  memory_ = {.file_bytes = LoadedFileBytes(spec_, share_),
+             .weight_bytes = backend_->resident_weight_bytes(),
+             .mapped_bytes = weights_.has_ple() ? spec_.ple->table->bytes() : 0,
+             .kv_bytes = kv_cache_->bytes(),
+             .state_bytes = state_->bytes(),
+             .checkpoint_bytes = checkpoints_->bytes(),
+             .activation_bytes = forward_->activation_bytes(),
+             .token = TokenWeightsOf(weights_, spec_.moe)};
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::Reset(const WorkerOptions& options) {
+  const bool keeps_memory =
+      options.num_slots == options_.num_slots && options.num_pages == options_.num_pages &&
+      options.num_checkpoints == options_.num_checkpoints &&
+      options.max_context == options_.max_context &&
+      options.max_step_rows == options_.max_step_rows && options.kv_type == options_.kv_type;
+  options_ = options;
+  ranks_ = nullptr;
+  if (keeps_memory) {
+    checkpoints_->Clear();
+    return absl::OkStatus();
+  }
+  // Gone before the new ones come: there may be no room for both.
+  forward_.reset();
+  checkpoints_.reset();
+  state_.reset();
+  kv_cache_.reset();
+  pages_.clear();
+  return AllocateState();
+}
+
+StepHeaderLimits RankExecutor::header_limits() const {
+  return {.num_slots = options_.num_slots,
+          .num_pages = options_.num_pages,
+          .num_checkpoints = options_.num_checkpoints,
+          .max_context = options_.max_context,
+          .max_step_rows = options_.max_step_rows,
+          .vocab_size = spec_.vocab_size};
+}
+
+absl::Status RankExecutor::ApplyChanges(const StepHeader& header, Ledger& ledger) {
+  kernels::LedgerSlot& host = ledger[v1::STAGE_HOST];
+  for (const StepHeader::Start& start : header.starts) {
+    if (start.clears_state != 0) state_->Clear(start.slot, *backend_, host);
+    pages_[static_cast<size_t>(start.slot)].clear();
+  }
+  for (const StepHeader::Checkpoint& restore : header.restores) {
+    if (checkpoints_->position(restore.checkpoint) != restore.position) {
+      return FailedPrecondition("checkpoint does not hold this position: {}, wanted: {}, holds: {}",
+                                restore.checkpoint, restore.position,
+                                checkpoints_->position(restore.checkpoint));
+    }
+    checkpoints_->Restore(restore.checkpoint, *state_, restore.slot, *backend_, host);
+  }
+  const int32_t* page = header.pages.data();
+  for (const StepHeader::PageUpdate& update : header.page_updates) {
+    std::vector<int32_t>& pages = pages_[static_cast<size_t>(update.slot)];
+    const auto first = static_cast<size_t>(update.first_entry);
+    const size_t end = first + static_cast<size_t>(update.num_pages);
+    if (pages.size() < end) pages.resize(end);
+    std::copy_n(page, update.num_pages, pages.begin() + update.first_entry);
+    page += update.num_pages;
+  }
+  return absl::OkStatus();
+}
+
+void RankExecutor::FillBatch(const StepHeader& header) {
+  batch_.Clear();
+  batch_.token_ids.assign(header.token_ids.begin(), header.token_ids.end());
+  batch_.output_rows.assign(header.output_rows.begin(), header.output_rows.end());
+  const int32_t* context = header.context_ids.data();
+  for (const StepHeader::Sequence& rows : header.sequences) {
+    BatchSequence sequence;
+    sequence.row_begin = rows.row_begin;
+    sequence.num_rows = rows.num_rows;
+    sequence.first_position = rows.first_position;
+    sequence.num_replay = rows.num_replay;
+    sequence.num_committed = rows.num_committed;
+    sequence.slot = rows.slot;
+    sequence.pages = pages_[static_cast<size_t>(rows.slot)];
+    sequence.context = {context, static_cast<size_t>(rows.num_context)};
+    context += rows.num_context;
+    batch_.sequences.push_back(sequence);
+    state_->MarkUsed(rows.slot);
+  }
+}
+
+absl::Status RankExecutor::Run(const StepHeader& header, Ledger& ledger) {
+  const double start = Now();
+  SWITCHYARD_RETURN_IF_ERROR(ApplyChanges(header, ledger));
+  for (const StepHeader::Sequence& rows : header.sequences) {
+    const auto num_pages = static_cast<int64_t>(pages_[static_cast<size_t>(rows.slot)].size());
+    if (rows.first_position + rows.num_rows <= num_pages * kernels::kPageTokens) continue;
+    return InvalidArgument("rows have no page: slot {}, positions up to {}, pages: {}", rows.slot,
+                           rows.first_position + rows.num_rows, num_pages);
+  }
+  FillBatch(header);
+  ledger[v1::STAGE_HOST].seconds += Now() - start;
+  if (batch_.num_rows() == 0) return absl::OkStatus();
+  return forward_->Run(batch_, *kv_cache_, *state_, ranks_, ledger);
+}
+
+absl::Status RankExecutor::Finish(const StepHeader& header, Ledger& ledger) {
+  for (const StepHeader::Checkpoint& save : header.saves) {
+    checkpoints_->Save(save.checkpoint, *state_, save.slot, save.position, *backend_,
+                       ledger[v1::STAGE_HOST]);
+  }
+  return backend_->Health();
+}
+
+absl::Status RankExecutor::RunWhole(const StepHeader& header, Ledger& ledger) {
+  SWITCHYARD_RETURN_IF_ERROR(Run(header, ledger));
+  const auto num_outputs = static_cast<int64_t>(header.output_rows.size());
+  for (int64_t first = 0; first < num_outputs; first += kLogitRows) {
+    const int64_t count = std::min<int64_t>(kLogitRows, num_outputs - first);
+    const auto logits = Logits(first, count, ledger);
+    if (!logits.ok()) return logits.status();
+  }
+  return Finish(header, ledger);
+}
+
+}  // namespace switchyard::worker
