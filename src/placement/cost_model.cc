@@ -256,7 +256,7 @@ void CostModel::AddLayer(size_t l, const Rows& rows, StepCost& cost) const {
   for (size_t r = 0; r < shares_.size(); ++r) {
     const LayerReads& reads = reads_[r].layers[l];
     const DeviceRates& rates = RatesOf(r, rows);
-    FormatBytes weights = reads.mixers;
+    WeightBytes weights = reads.mixers;
     weights.Add(reads.mixing);
     weights.Add(reads.router);
     weights.Add(reads.ple);

@@ -158,7 +158,7 @@ double DeviceRates::SecondsPerByte(const Curve& curve, double num_rows) const {
   return one_row * memory_slowdown_ + std::max(0.0, rows - one_row) * compute_slowdown_;
 }
 
-double DeviceRates::WeightSeconds(const FormatBytes& bytes, double num_rows) const {
+double DeviceRates::WeightSeconds(const WeightBytes& bytes, double num_rows) const {
   double seconds = 0;
   for (const auto& [dtype, count] : bytes.formats()) {
     const std::string_view name = Traits(dtype).name;

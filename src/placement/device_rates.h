@@ -32,7 +32,7 @@ class DeviceRates {
 
   // Time to multiply weights with `num_rows` rows of activations. Formats that were not measured
   // are taken to read at the mean share of the bandwidth of those that were.
-  double WeightSeconds(const FormatBytes& bytes, double num_rows) const;
+  double WeightSeconds(const WeightBytes& bytes, double num_rows) const;
 
   // Time to read or write other memory: states, keys, values.
   double MemorySeconds(double bytes) const { return bytes / memory_bytes_per_second_; }

@@ -17,13 +17,13 @@ constexpr Part kAll = {1, 1};
 
 Part PartIn(const Range& range, int64_t all) { return {range.size(), all}; }
 
-void Add(FormatBytes& sum, std::initializer_list<TensorRef> tensors, Part part = kAll) {
+void Add(WeightBytes& sum, std::initializer_list<TensorRef> tensors, Part part = kAll) {
   for (const TensorRef tensor : tensors) {
     if (tensor != nullptr) sum.Add(tensor->dtype, tensor->bytes() * part.of / part.all);
   }
 }
 
-void Add(FormatBytes& sum, const model::MixerTensors& mixer) {
+void Add(WeightBytes& sum, const model::MixerTensors& mixer) {
   Add(sum, {mixer.norm, mixer.down, mixer.up, mixer.inject});
 }
 
@@ -83,7 +83,7 @@ void SetExperts(const model::ModelSpec& spec, const model::LayerSpec& layer,
 
 }  // namespace
 
-void FormatBytes::Add(DType dtype, int64_t bytes) {
+void WeightBytes::Add(DType dtype, int64_t bytes) {
   if (bytes == 0) return;
   auto it = std::find_if(bytes_.begin(), bytes_.end(),
                          [&](const auto& format) { return format.first == dtype; });
@@ -91,11 +91,11 @@ void FormatBytes::Add(DType dtype, int64_t bytes) {
   it->second += bytes;
 }
 
-void FormatBytes::Add(const FormatBytes& other) {
+void WeightBytes::Add(const WeightBytes& other) {
   for (const auto& [dtype, bytes] : other.bytes_) Add(dtype, bytes);
 }
 
-int64_t FormatBytes::total() const {
+int64_t WeightBytes::total() const {
   int64_t sum = 0;
   for (const auto& [dtype, bytes] : bytes_) sum += bytes;
   return sum;

@@ -12,10 +12,10 @@
 namespace switchyard::placement {
 
 // Bytes of weights by format, as stored in the file.
-class FormatBytes {
+class WeightBytes {
  public:
   void Add(DType dtype, int64_t bytes);
-  void Add(const FormatBytes& other);
+  void Add(const WeightBytes& other);
 
   int64_t total() const;
   bool empty() const { return bytes_.empty(); }
@@ -27,12 +27,12 @@ class FormatBytes {
 
 // A layer on a rank. What the rank does not have is empty.
 struct LayerReads {
-  FormatBytes mixers;       // both
-  FormatBytes mixing;       // attention with its indexer, or delta net: what the rank has of it
-  FormatBytes router;       // with the shared expert's gate
-  FormatBytes ple;          // projections, norms and convolution of the n-gram embedding
-  FormatBytes shared;       // shared expert
-  FormatBytes expert;       // of one routed expert, or of the rank's slice of it
+  WeightBytes mixers;       // both
+  WeightBytes mixing;       // attention with its indexer, or delta net: what the rank has of it
+  WeightBytes router;       // with the shared expert's gate
+  WeightBytes ple;          // projections, norms and convolution of the n-gram embedding
+  WeightBytes shared;       // shared expert
+  WeightBytes expert;       // of one routed expert, or of the rank's slice of it
   int64_t num_experts = 0;  // that the rank has something of
   // Of each sequence: the delta net's recurrent state.
   int64_t state_bytes = 0;
@@ -47,7 +47,7 @@ struct LayerReads {
 
 struct RankReads {
   std::vector<LayerReads> layers;  // by layer of the model
-  FormatBytes head;                // final mixer and the rank's rows of the output matrix
+  WeightBytes head;                // final mixer and the rank's rows of the output matrix
   int64_t embedding_bytes = 0;     // gathered from, resident; 0 where it is the output matrix
 
   // Everything resident but routed experts.
