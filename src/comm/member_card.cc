@@ -3,7 +3,6 @@
 #include <charconv>
 #include <fstream>
 #include <iterator>
-#include <limits.h>
 #include <map>
 #include <optional>
 #include <unistd.h>
@@ -28,7 +27,7 @@ std::string ReadSmallFile(const std::string& path) {
 }
 
 std::string PidNamespace() {
-  char link[PATH_MAX];
+  char link[64];  // "pid:[4026531836]"
   const ssize_t length = readlink("/proc/self/ns/pid", link, sizeof(link));
   return length > 0 ? std::string(link, static_cast<size_t>(length)) : "";
 }
