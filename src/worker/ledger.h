@@ -13,6 +13,9 @@ namespace switchyard::worker {
 class Ledger {
  public:
   kernels::LedgerSlot& operator[](v1::Stage stage) { return slots_[static_cast<size_t>(stage)]; }
+  const kernels::LedgerSlot& operator[](v1::Stage stage) const {
+    return slots_[static_cast<size_t>(stage)];
+  }
 
   void Reset() { slots_.fill({}); }
 
@@ -28,6 +31,7 @@ class Ledger {
       cost.set_stage(static_cast<v1::Stage>(i));
       cost.set_seconds(slots_[i].seconds);
       cost.set_weight_bytes(static_cast<uint64_t>(slots_[i].weight_bytes));
+      cost.set_peer_bytes(static_cast<uint64_t>(slots_[i].peer_bytes));
     }
   }
 

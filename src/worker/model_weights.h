@@ -33,9 +33,7 @@ struct LayerWeights {
   bool has_attention() const {
     return is_here && has_dense && kind == model::LayerKind::kAttention;
   }
-  bool has_delta_net() const {
-    return is_here && has_dense && kind == model::LayerKind::kDeltaNet;
-  }
+  bool has_delta_net() const { return is_here && has_dense && kind == model::LayerKind::kDeltaNet; }
 };
 
 struct ModelWeights {

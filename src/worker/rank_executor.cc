@@ -200,7 +200,7 @@ absl::Status RankExecutor::Finish(const StepHeader& header, Ledger& ledger) {
   return backend_->Health();
 }
 
-absl::Status RankExecutor::RunWhole(const StepHeader& header, Ledger& ledger) {
+absl::Status RankExecutor::RunRows(const StepHeader& header, Ledger& ledger) {
   SWITCHYARD_RETURN_IF_ERROR(Run(header, ledger));
   const auto num_outputs = static_cast<int64_t>(header.output_rows.size());
   for (int64_t first = 0; first < num_outputs; first += kLogitRows) {
@@ -208,7 +208,7 @@ absl::Status RankExecutor::RunWhole(const StepHeader& header, Ledger& ledger) {
     const auto logits = Logits(first, count, ledger);
     if (!logits.ok()) return logits.status();
   }
-  return Finish(header, ledger);
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard::worker

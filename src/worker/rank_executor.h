@@ -64,8 +64,8 @@ class RankExecutor {
   // Saves what the header says, and looks after the device.
   absl::Status Finish(const StepHeader& header, Ledger& ledger);
 
-  // All of a step on a rank that does not lead.
-  absl::Status RunWhole(const StepHeader& header, Ledger& ledger);
+  // All of a step on a rank that does not lead, but for Finish().
+  absl::Status RunRows(const StepHeader& header, Ledger& ledger);
 
   const placement::RankShare& share() const { return share_; }
   StepHeaderLimits header_limits() const;

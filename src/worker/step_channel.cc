@@ -30,8 +30,8 @@ absl::Status StepChannel::Send(const StepHeader& header) {
   SWITCHYARD_RETURN_IF_ERROR(
       control_.Broadcast(bytes_.data(), kFirstBytes, comm::DataType::kU8, root_));
   if (length <= kFirstBytes) return absl::OkStatus();
-  return control_.Broadcast(bytes_.data() + kFirstBytes,
-                            static_cast<int64_t>(length - kFirstBytes), comm::DataType::kU8, root_);
+  return control_.Broadcast(bytes_.data() + kFirstBytes, static_cast<int64_t>(length - kFirstBytes),
+                            comm::DataType::kU8, root_);
 }
 
 absl::Status StepChannel::Receive(StepHeader& header) {

@@ -63,6 +63,7 @@ absl::Status StepExecutor::AllocateState() {
 
 absl::Status StepExecutor::Reset(const WorkerOptions& options) {
   channel_.reset();
+  ledgers_.reset();
   num_sent_steps_ = 0;
   header_.Clear();
   options_ = options;
@@ -74,7 +75,9 @@ absl::Status StepExecutor::Reset(const WorkerOptions& options) {
 
 void StepExecutor::Join(comm::Communicator& ranks, comm::Communicator& control) {
   rank_->SetRanks(&ranks);
-  channel_ = std::make_unique<StepChannel>(control, rank_->share().rank);
+  const int own_rank = rank_->share().rank;
+  channel_ = std::make_unique<StepChannel>(control, own_rank);
+  ledgers_ = std::make_unique<RankLedgers>(ranks, own_rank);
 }
 
 // ---- between steps ----------------------------------------------------------------------------
@@ -390,8 +393,12 @@ absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
     SWITCHYARD_RETURN_IF_ERROR(rank_->Finish(header_, ledger_));
   }
   const double seconds = Now() - start;
-  result.set_seconds(seconds);
-  ledger_.Report(seconds, result);
+  if (ledgers_ != nullptr && !header_.is_empty()) {
+    ledgers_->Close(ledger_, seconds, 0);
+    SWITCHYARD_RETURN_IF_ERROR(ledgers_->Collect(result));
+  }
+  result.set_seconds(Now() - start);
+  ledger_.Report(result.seconds(), result);
   return absl::OkStatus();
 }
 

@@ -18,6 +18,7 @@
 #include "worker/ledger.h"
 #include "worker/plan_validator.h"
 #include "worker/rank_executor.h"
+#include "worker/rank_ledgers.h"
 #include "worker/sampler.h"
 #include "worker/slot.h"
 #include "worker/step_channel.h"
@@ -118,8 +119,10 @@ class StepExecutor {
   WorkerOptions options_;
   PlanLimits limits_;
   std::unique_ptr<RankExecutor> rank_;
-  std::unique_ptr<StepChannel> channel_;  // null: no other ranks
-  uint64_t num_sent_steps_ = 0;           // in this epoch
+  // Null: no other ranks.
+  std::unique_ptr<StepChannel> channel_;
+  std::unique_ptr<RankLedgers> ledgers_;
+  uint64_t num_sent_steps_ = 0;  // in this epoch
   std::unique_ptr<Sampler> sampler_;
   std::vector<Slot> slots_;
   std::vector<SavedSequence> saved_;  // by checkpoint

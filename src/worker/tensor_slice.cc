@@ -89,9 +89,7 @@ TensorSlice TensorSlice::Columns(const std::vector<Range>& columns) const {
   return slice;
 }
 
-int64_t TensorSlice::bytes() const {
-  return total_rows_ * RowBytes(tensor_->dtype, num_columns_);
-}
+int64_t TensorSlice::bytes() const { return total_rows_ * RowBytes(tensor_->dtype, num_columns_); }
 
 TensorView TensorSlice::View() const {
   TensorView view;
@@ -123,9 +121,9 @@ absl::Status TensorSlice::Read(const model::GgufFile& file, int64_t first, int64
     first += stretch;
     count -= stretch;
     if (columns_.empty()) {
-      SWITCHYARD_RETURN_IF_ERROR(file.Read(
-          *tensor_, file_row, stretch,
-          absl::MakeSpan(out, static_cast<size_t>(stretch * stored_bytes))));
+      SWITCHYARD_RETURN_IF_ERROR(
+          file.Read(*tensor_, file_row, stretch,
+                    absl::MakeSpan(out, static_cast<size_t>(stretch * stored_bytes))));
       out += stretch * stored_bytes;
       continue;
     }

@@ -52,12 +52,12 @@ absl::Status VisitAttention(const model::AttentionSpec& spec, const model::Layer
   const int64_t query_rows = int64_t{spec.head_dim} * (spec.has_output_gate ? 2 : 1);
   SWITCHYARD_RETURN_IF_ERROR(visit(heads(tensors.query, share.query_heads, query_rows),
                                    WeightUse::kMatrix, weights.query));
-  SWITCHYARD_RETURN_IF_ERROR(visit(heads(tensors.key, share.kv_heads, spec.head_dim),
-                                   WeightUse::kMatrix, weights.key));
+  SWITCHYARD_RETURN_IF_ERROR(
+      visit(heads(tensors.key, share.kv_heads, spec.head_dim), WeightUse::kMatrix, weights.key));
   SWITCHYARD_RETURN_IF_ERROR(visit(heads(tensors.value, share.kv_heads, spec.head_dim),
                                    WeightUse::kMatrix, weights.value));
-  SWITCHYARD_RETURN_IF_ERROR(visit(ColumnsOf(tensors.output, share.output), WeightUse::kMatrix,
-                                   to.attention_output));
+  SWITCHYARD_RETURN_IF_ERROR(
+      visit(ColumnsOf(tensors.output, share.output), WeightUse::kMatrix, to.attention_output));
   SWITCHYARD_RETURN_IF_ERROR(visit(tensors.query_norm, WeightUse::kVector, weights.query_norm));
   SWITCHYARD_RETURN_IF_ERROR(visit(tensors.key_norm, WeightUse::kVector, weights.key_norm));
   if (from.compress_ratio == 0) return absl::OkStatus();  // an indexer would not be used
@@ -153,17 +153,16 @@ absl::Status VisitExperts(const model::MoeTensors& from, const LayerShare& share
   SWITCHYARD_RETURN_IF_ERROR(visit(slabs(from.gate_up, {inner, Shifted(inner, inner_size)}),
                                    WeightUse::kMatrix, to.gate_up));
   SWITCHYARD_RETURN_IF_ERROR(
-      visit(ColumnsOf(slabs(from.down, {{0, from.down->dims[1]}}), share.inner),
-            WeightUse::kMatrix, to.down));
+      visit(ColumnsOf(slabs(from.down, {{0, from.down->dims[1]}}), share.inner), WeightUse::kMatrix,
+            to.down));
   if (!share.has_shared_expert) return absl::OkStatus();
   SWITCHYARD_RETURN_IF_ERROR(
       visit(from.shared_gate_input, WeightUse::kVector, to.shared_gate_input));
-  SWITCHYARD_RETURN_IF_ERROR(visit(TensorSlice::Rows(from.shared_gate, {shared}),
-                                   WeightUse::kMatrix, to.shared_gate));
-  SWITCHYARD_RETURN_IF_ERROR(visit(TensorSlice::Rows(from.shared_up, {shared}),
-                                   WeightUse::kMatrix, to.shared_up));
-  return visit(ColumnsOf(from.shared_down, share.shared_inner), WeightUse::kMatrix,
-               to.shared_down);
+  SWITCHYARD_RETURN_IF_ERROR(
+      visit(TensorSlice::Rows(from.shared_gate, {shared}), WeightUse::kMatrix, to.shared_gate));
+  SWITCHYARD_RETURN_IF_ERROR(
+      visit(TensorSlice::Rows(from.shared_up, {shared}), WeightUse::kMatrix, to.shared_up));
+  return visit(ColumnsOf(from.shared_down, share.shared_inner), WeightUse::kMatrix, to.shared_down);
 }
 
 template <typename Visit>
@@ -196,8 +195,8 @@ absl::Status VisitDense(const model::ModelSpec& spec, int l, const LayerShare& s
 }
 
 template <typename Visit>
-absl::Status VisitModel(const model::ModelSpec& spec, const RankShare& share,
-                        ModelWeights& weights, Visit visit) {
+absl::Status VisitModel(const model::ModelSpec& spec, const RankShare& share, ModelWeights& weights,
+                        Visit visit) {
   if (share.has_embedding) {
     SWITCHYARD_RETURN_IF_ERROR(
         visit(spec.token_embedding, WeightUse::kRowTable, weights.token_embedding));
@@ -230,8 +229,7 @@ kernels::ShardBorders Borders(const model::ColumnShards& shards) {
 }
 
 kernels::AttentionShape MakeAttentionShape(const model::ModelSpec& spec,
-                                           const model::LayerSpec& layer,
-                                           const LayerShare& share) {
+                                           const model::LayerSpec& layer, const LayerShare& share) {
   const model::AttentionSpec& attention = spec.attention;
   kernels::AttentionShape shape;
   shape.num_heads = static_cast<int>(share.query_heads.size());

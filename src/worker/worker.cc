@@ -13,6 +13,7 @@
 #include "worker/ledger.h"
 #include "worker/plan_validator.h"
 #include "worker/rank_executor.h"
+#include "worker/rank_ledgers.h"
 #include "worker/step_channel.h"
 #include "worker/step_executor.h"
 #include "worker/step_header.h"
@@ -103,17 +104,29 @@ GroupLinks* Worker::Impl::TakeLinks() {
 
 absl::Status Worker::Impl::FollowLead(GroupLinks& group) {
   StepChannel channel(*group.control, rank.share().lead_rank);
+  RankLedgers ledgers(*group.tensors, rank.share().lead_rank);
   rank.SetRanks(group.tensors.get());
   const StepHeaderLimits limits = rank.header_limits();
+  ledger.Reset();
+  double end = MonotonicClock::Get().NowSeconds();
+  double carried_seconds = 0;
   for (uint64_t step = 0;; ++step) {
     SWITCHYARD_RETURN_IF_ERROR(channel.Receive(header));
+    const double start = MonotonicClock::Get().NowSeconds();
     if (header.epoch != group.control->epoch() || header.step != step) {
       return FailedPrecondition("step is out of order: epoch {} step {}, wanted: epoch {} step {}",
                                 header.epoch, header.step, group.control->epoch(), step);
     }
     SWITCHYARD_RETURN_IF_ERROR(CheckStepHeader(header, limits));
+    SWITCHYARD_RETURN_IF_ERROR(rank.RunRows(header, ledger));
+    const double computed = MonotonicClock::Get().NowSeconds();
+    ledgers.Close(ledger, computed - start + carried_seconds, start - end);
+    SWITCHYARD_RETURN_IF_ERROR(ledgers.Send());
+    // Saving states need not keep the lead waiting; it counts with the next step.
     ledger.Reset();
-    SWITCHYARD_RETURN_IF_ERROR(rank.RunWhole(header, ledger));
+    SWITCHYARD_RETURN_IF_ERROR(rank.Finish(header, ledger));
+    end = MonotonicClock::Get().NowSeconds();
+    carried_seconds = end - computed;
   }
 }
 

@@ -1,0 +1,61 @@
+// The ledgers of all ranks of a step, brought together on the lead rank.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "switchyard/worker/v1/step.pb.h"
+
+#include "comm/communicator.h"
+#include "worker/ledger.h"
+
+namespace switchyard::worker {
+
+// One rank's part. The others send theirs at the end of each step, a few hundred bytes, right
+// behind their last exchange: the lead finds them there, or waits for a rank that it would have
+// waited for in the next step.
+//
+// Call order: for each step Close(), then Send(), or Collect() on the lead rank.
+// Threads:    the step thread.
+class RankLedgers {
+ public:
+  // `ranks` must outlive the object.
+  RankLedgers(comm::Communicator& ranks, int lead_rank);
+
+  // Takes this rank's ledger of a step, with what the links have brought since the last call.
+  void Close(const Ledger& ledger, double seconds, double idle_seconds);
+
+  // Errors: those of the communicator.
+  absl::Status Send();
+  // Adds the entries of all ranks to the result.
+  // Errors: those of the communicator.
+  absl::Status Collect(v1::StepResult& result);
+
+ private:
+  // Travel as bytes: all ranks are the same program.
+  struct StageLine {
+    double seconds;
+    int64_t weight_bytes, peer_bytes;
+  };
+  struct Head {
+    double seconds, idle_seconds;
+    std::array<StageLine, v1::Stage_ARRAYSIZE> stages;
+  };
+  struct PeerLine {
+    int64_t num_bytes, num_messages;
+    double transfer_seconds, flight_seconds;
+  };
+
+  void Report(int rank, const std::vector<std::byte>& bytes, v1::StepResult& result) const;
+
+  comm::Communicator& ranks_;
+  const int lead_rank_;
+  std::vector<comm::PeerTotals> last_totals_;  // by peer
+  std::vector<std::byte> own_, other_;         // Head, then a PeerLine for every rank
+};
+
+}  // namespace switchyard::worker
