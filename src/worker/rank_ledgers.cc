@@ -11,6 +11,8 @@ RankLedgers::RankLedgers(comm::Communicator& ranks, int lead_rank)
     : ranks_(ranks), lead_rank_(lead_rank), last_totals_(static_cast<size_t>(ranks.nranks())) {
   own_.resize(sizeof(Head) + last_totals_.size() * sizeof(PeerLine));
   other_.resize(own_.size());
+  sums_.resize(last_totals_.size());
+  for (Sum& sum : sums_) sum.peers.resize(last_totals_.size());
   for (int peer = 0; peer < ranks.nranks(); ++peer) {
     last_totals_[static_cast<size_t>(peer)] = ranks.TotalsOfPeer(peer);
   }
@@ -44,16 +46,43 @@ absl::Status RankLedgers::Send() {
                      lead_rank_);
 }
 
-void RankLedgers::Report(int rank, const std::vector<std::byte>& bytes,
-                         v1::StepResult& result) const {
+void RankLedgers::Add(int rank, const std::vector<std::byte>& bytes) {
+  Sum& sum = sums_[static_cast<size_t>(rank)];
   Head head;
   std::memcpy(&head, bytes.data(), sizeof(head));
-  v1::RankCost& cost = *result.add_ranks();
-  cost.set_rank(static_cast<uint32_t>(rank));
-  cost.set_seconds(head.seconds);
-  cost.set_idle_seconds(head.idle_seconds);
+  sum.head.seconds += head.seconds;
+  sum.head.idle_seconds += head.idle_seconds;
   for (size_t i = 0; i < head.stages.size(); ++i) {
-    const StageLine& line = head.stages[i];
+    sum.head.stages[i].seconds += head.stages[i].seconds;
+    sum.head.stages[i].weight_bytes += head.stages[i].weight_bytes;
+    sum.head.stages[i].peer_bytes += head.stages[i].peer_bytes;
+  }
+  for (size_t peer = 0; peer < sum.peers.size(); ++peer) {
+    PeerLine line;
+    std::memcpy(&line, bytes.data() + sizeof(Head) + peer * sizeof(PeerLine), sizeof(line));
+    sum.peers[peer].num_bytes += line.num_bytes;
+    sum.peers[peer].num_messages += line.num_messages;
+    sum.peers[peer].transfer_seconds += line.transfer_seconds;
+    sum.peers[peer].flight_seconds += line.flight_seconds;
+  }
+}
+
+absl::Status RankLedgers::Collect() {
+  for (int rank = 0; rank < ranks_.nranks(); ++rank) {
+    if (rank == ranks_.rank()) continue;
+    SWITCHYARD_RETURN_IF_ERROR(
+        ranks_.Recv(other_.data(), static_cast<int64_t>(other_.size()), comm::DataType::kU8, rank));
+    Add(rank, other_);
+  }
+  return absl::OkStatus();
+}
+
+void RankLedgers::Fill(int rank, const Sum& sum, v1::RankCost& cost) {
+  cost.set_rank(static_cast<uint32_t>(rank));
+  cost.set_seconds(sum.head.seconds);
+  cost.set_idle_seconds(sum.head.idle_seconds);
+  for (size_t i = 0; i < sum.head.stages.size(); ++i) {
+    const StageLine& line = sum.head.stages[i];
     if (line.seconds == 0 && line.weight_bytes == 0 && line.peer_bytes == 0) continue;
     v1::StageCost& stage = *cost.add_costs();
     stage.set_stage(static_cast<v1::Stage>(i));
@@ -61,9 +90,8 @@ void RankLedgers::Report(int rank, const std::vector<std::byte>& bytes,
     stage.set_weight_bytes(static_cast<uint64_t>(line.weight_bytes));
     stage.set_peer_bytes(static_cast<uint64_t>(line.peer_bytes));
   }
-  for (size_t peer = 0; peer < last_totals_.size(); ++peer) {
-    PeerLine line;
-    std::memcpy(&line, bytes.data() + sizeof(Head) + peer * sizeof(PeerLine), sizeof(line));
+  for (size_t peer = 0; peer < sum.peers.size(); ++peer) {
+    const PeerLine& line = sum.peers[peer];
     if (line.num_messages == 0) continue;
     v1::PeerTraffic& traffic = *cost.add_received();
     traffic.set_peer(static_cast<uint32_t>(peer));
@@ -74,17 +102,14 @@ void RankLedgers::Report(int rank, const std::vector<std::byte>& bytes,
   }
 }
 
-absl::Status RankLedgers::Collect(v1::StepResult& result) {
-  for (int rank = 0; rank < ranks_.nranks(); ++rank) {
-    if (rank == ranks_.rank()) {
-      Report(rank, own_, result);
-      continue;
-    }
-    SWITCHYARD_RETURN_IF_ERROR(
-        ranks_.Recv(other_.data(), static_cast<int64_t>(other_.size()), comm::DataType::kU8, rank));
-    Report(rank, other_, result);
+void RankLedgers::Report(v1::StepResult& result) {
+  Add(ranks_.rank(), own_);
+  for (size_t rank = 0; rank < sums_.size(); ++rank) {
+    Sum& sum = sums_[rank];
+    if (sum.head.seconds > 0) Fill(static_cast<int>(rank), sum, *result.add_ranks());
+    sum.head = {};
+    std::fill(sum.peers.begin(), sum.peers.end(), PeerLine{});
   }
-  return absl::OkStatus();
 }
 
 }  // namespace switchyard::worker

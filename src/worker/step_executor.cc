@@ -12,6 +12,11 @@
 namespace switchyard::worker {
 namespace {
 
+bool HasChunk(const v1::StepPlan& plan, uint32_t slot) {
+  return std::any_of(plan.prefill().begin(), plan.prefill().end(),
+                     [&](const v1::PrefillChunk& chunk) { return chunk.slot() == slot; });
+}
+
 double Now() { return MonotonicClock::Get().NowSeconds(); }
 
 }  // namespace
@@ -42,11 +47,6 @@ absl::Status StepExecutor::AllocateState() {
     slot.recent.reserve(rank_->num_context_tokens() + max_rows + kernels::kMaxProvisionalRows);
   }
   saved_.resize(static_cast<size_t>(options_.num_checkpoints));
-  header_.sequences.reserve(slots_.size());
-  header_.token_ids.reserve(max_rows);
-  header_.output_rows.reserve(max_rows);
-  header_.context_ids.reserve(slots_.size() * rank_->num_context_tokens());
-  work_.reserve(slots_.size());
   // Not initialised: rows that no step fills take no memory.
   host_logits_.reset(
       new float[static_cast<size_t>(kLogitRows) * static_cast<size_t>(spec_.vocab_size)]);
@@ -65,7 +65,9 @@ absl::Status StepExecutor::Reset(const WorkerOptions& options) {
   channel_.reset();
   ledgers_.reset();
   num_sent_steps_ = 0;
-  header_.Clear();
+  changes_.Clear();
+  ledger_.Reset();
+  begin_seconds_ = 0;
   options_ = options;
   slots_.clear();
   saved_.clear();
@@ -85,7 +87,7 @@ void StepExecutor::Join(comm::Communicator& ranks, comm::Communicator& control) 
 void StepExecutor::StartSlot(const v1::SlotStart& start, bool is_restored) {
   Slot& slot = slots_[start.slot()];
   // A checkpoint overwrites the whole committed state.
-  header_.starts.push_back(
+  changes_.starts.push_back(
       {.slot = static_cast<int32_t>(start.slot()), .clears_state = is_restored ? 0 : 1});
   slot.incarnation = start.incarnation();
   slot.active = true;
@@ -119,7 +121,6 @@ void StepExecutor::StartSlot(const v1::SlotStart& start, bool is_restored) {
 
 absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
   const double begin = Now();
-  header_.Clear();
   for (const v1::SlotOperation& operation : plan.operations()) {
     if (!operation.has_free()) continue;
     Slot& slot = slots_[operation.free().slot()];
@@ -143,7 +144,7 @@ absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
       return FailedPrecondition("checkpoint does not hold this position: {}, wanted: {}, holds: {}",
                                 checkpoint, restore.position(), saved.position);
     }
-    header_.restores.push_back(
+    changes_.restores.push_back(
         {.slot = number, .checkpoint = checkpoint, .position = saved.position});
     Slot& slot = slots_[restore.slot()];
     slot.committed = saved.position;
@@ -158,12 +159,13 @@ absl::Status StepExecutor::Begin(const v1::StepPlan& plan) {
     if (pages.size() < end) pages.resize(end);
     std::copy(update.pages().begin(), update.pages().end(),
               pages.begin() + static_cast<int64_t>(first));
-    header_.page_updates.push_back({.slot = static_cast<int32_t>(update.slot()),
-                                    .first_entry = static_cast<int32_t>(first),
-                                    .num_pages = update.pages_size()});
-    header_.pages.insert(header_.pages.end(), update.pages().begin(), update.pages().end());
+    changes_.page_updates.push_back({.slot = static_cast<int32_t>(update.slot()),
+                                     .first_entry = static_cast<int32_t>(first),
+                                     .num_pages = update.pages_size()});
+    changes_.pages.insert(changes_.pages.end(), update.pages().begin(), update.pages().end());
   }
   begin_seconds_ = Now() - begin;
+  ledger_[v1::STAGE_HOST].seconds += begin_seconds_;
   return absl::OkStatus();
 }
 
@@ -177,9 +179,19 @@ bool StepExecutor::HasStepAfter(const v1::StepPlan& plan, uint32_t step) const {
 
 // ---- one step ---------------------------------------------------------------------------------
 
+bool StepExecutor::Part::has_slot(int slot) const {
+  return std::any_of(work.begin(), work.end(), [&](const Work& w) { return w.slot == slot; });
+}
+
+bool StepExecutor::Part::samples(int slot) const {
+  return std::any_of(work.begin(), work.end(),
+                     [&](const Work& w) { return w.slot == slot && w.sample; });
+}
+
 void StepExecutor::AddRows(Work work, int64_t row_begin, int64_t first_position,
-                           int64_t num_provisional) {
+                           int64_t num_provisional, Part& part) {
   Slot& slot = slots_[static_cast<size_t>(work.slot)];
+  StepHeader& header = part.header;
   StepHeader::Sequence sequence;
   sequence.slot = work.slot;
   sequence.row_begin = static_cast<int32_t>(row_begin);
@@ -189,26 +201,38 @@ void StepExecutor::AddRows(Work work, int64_t row_begin, int64_t first_position,
   sequence.num_committed = static_cast<int32_t>(work.num_rows - num_provisional);
   const size_t num_context = std::min(slot.recent.size(), rank_->num_context_tokens());
   sequence.num_context = static_cast<int32_t>(num_context);
-  header_.context_ids.insert(header_.context_ids.end(),
-                             slot.recent.end() - static_cast<int64_t>(num_context),
-                             slot.recent.end());
-  header_.sequences.push_back(sequence);
-  work.first_output = static_cast<int64_t>(header_.output_rows.size());
+  header.context_ids.insert(header.context_ids.end(),
+                            slot.recent.end() - static_cast<int64_t>(num_context),
+                            slot.recent.end());
+  header.sequences.push_back(sequence);
+  work.first_output = static_cast<int64_t>(header.output_rows.size());
   for (int64_t i = work.num_rows - work.num_outputs; i < work.num_rows; ++i) {
-    header_.output_rows.push_back(static_cast<int32_t>(row_begin + i));
+    header.output_rows.push_back(static_cast<int32_t>(row_begin + i));
   }
+
+  for (int64_t t = 0; t < work.num_rows; ++t) {
+    const int32_t token_id = header.token_ids[static_cast<size_t>(row_begin + t)];
+    slot.CountToken(token_id, first_position + t);
+    slot.recent.push_back(token_id);
+  }
+  slot.TrimRecent(rank_->num_context_tokens() + kernels::kMaxProvisionalRows);
+  slot.committed = first_position + sequence.num_committed;
+  slot.num_pending = sequence.num_rows - sequence.num_committed;
   if (work.chunk != nullptr && work.chunk->has_save_checkpoint()) {
-    header_.saves.push_back({.slot = work.slot,
-                             .checkpoint = static_cast<int32_t>(work.chunk->save_checkpoint()),
-                             .position = first_position + sequence.num_committed});
+    header.saves.push_back({.slot = work.slot,
+                            .checkpoint = static_cast<int32_t>(work.chunk->save_checkpoint()),
+                            .position = slot.committed});
+    part.saved.push_back({.position = slot.committed, .recent = slot.recent});
   }
   work.result->set_slot(static_cast<uint32_t>(work.slot));
   work.result->set_incarnation(slot.incarnation);
   work.result->set_num_rows(static_cast<uint32_t>(work.num_rows));
-  work_.push_back(work);
+  work.result->set_position(static_cast<uint32_t>(slot.position()));
+  part.work.push_back(work);
 }
 
-absl::Status StepExecutor::AddChunk(const v1::PrefillChunk& chunk, v1::StepResult& result) {
+absl::Status StepExecutor::AddChunk(const v1::PrefillChunk& chunk, Part& part,
+                                    v1::StepResult& result) {
   Slot& slot = slots_[chunk.slot()];
   if (!slot.runs(chunk.incarnation())) return absl::OkStatus();
   const int64_t first = chunk.first_position();
@@ -219,9 +243,9 @@ absl::Status StepExecutor::AddChunk(const v1::PrefillChunk& chunk, v1::StepResul
   }
   slot.RejectFrom(first);
   slot.next_token.reset();
-  const auto row_begin = static_cast<int64_t>(header_.token_ids.size());
-  header_.token_ids.insert(header_.token_ids.end(), chunk.token_ids().begin(),
-                           chunk.token_ids().end());
+  std::vector<int32_t>& ids = part.header.token_ids;
+  const auto row_begin = static_cast<int64_t>(ids.size());
+  ids.insert(ids.end(), chunk.token_ids().begin(), chunk.token_ids().end());
   Work work;
   work.slot = static_cast<int>(chunk.slot());
   work.chunk = &chunk;
@@ -229,17 +253,13 @@ absl::Status StepExecutor::AddChunk(const v1::PrefillChunk& chunk, v1::StepResul
   work.sample = chunk.sample();
   work.num_outputs = chunk.return_all_logits() ? work.num_rows : work.sample ? 1 : 0;
   work.result = result.add_slots();
-  AddRows(work, row_begin, first, chunk.num_provisional_rows());
+  AddRows(work, row_begin, first, chunk.num_provisional_rows(), part);
   return absl::OkStatus();
 }
 
-void StepExecutor::AddDecode(const v1::DecodeSlot& decode, v1::StepResult& result) {
+void StepExecutor::AddDecode(const v1::DecodeSlot& decode, Part& part, v1::StepResult& result) {
   Slot& slot = slots_[decode.slot()];
   if (!slot.runs(decode.incarnation()) || !slot.next_token.has_value()) return;
-  const bool in_chunk = std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
-    return work.slot == static_cast<int>(decode.slot());
-  });
-  if (in_chunk) return;
   if (slot.position() >= static_cast<int64_t>(slot.pages.size()) * kernels::kPageTokens) {
     slot.stopped = true;
     v1::SlotResult& stopped = *result.add_slots();
@@ -249,8 +269,8 @@ void StepExecutor::AddDecode(const v1::DecodeSlot& decode, v1::StepResult& resul
     stopped.set_stop(v1::SLOT_STOP_CONTEXT);
     return;
   }
-  const auto row_begin = static_cast<int64_t>(header_.token_ids.size());
-  header_.token_ids.push_back(*slot.next_token);
+  const auto row_begin = static_cast<int64_t>(part.header.token_ids.size());
+  part.header.token_ids.push_back(*slot.next_token);
   slot.next_token.reset();
   Work work;
   work.slot = static_cast<int>(decode.slot());
@@ -258,23 +278,33 @@ void StepExecutor::AddDecode(const v1::DecodeSlot& decode, v1::StepResult& resul
   work.num_outputs = 1;
   work.sample = true;
   work.result = result.add_slots();
-  AddRows(work, row_begin, slot.position(), /*num_provisional=*/0);
+  AddRows(work, row_begin, slot.position(), /*num_provisional=*/0, part);
 }
 
-void StepExecutor::AdvanceSlots() {
-  for (size_t i = 0; i < work_.size(); ++i) {
-    const StepHeader::Sequence& sequence = header_.sequences[i];
-    Slot& slot = slots_[static_cast<size_t>(work_[i].slot)];
-    for (int64_t t = 0; t < sequence.num_rows; ++t) {
-      const int32_t token_id = header_.token_ids[static_cast<size_t>(sequence.row_begin + t)];
-      slot.CountToken(token_id, sequence.first_position + t);
-      slot.recent.push_back(token_id);
-    }
-    slot.TrimRecent(rank_->num_context_tokens() + kernels::kMaxProvisionalRows);
-    slot.committed = sequence.first_position + sequence.num_committed;
-    slot.num_pending = sequence.num_rows - sequence.num_committed;
-    work_[i].result->set_position(static_cast<uint32_t>(slot.position()));
+bool StepExecutor::CanBegin(const v1::StepPlan& plan,
+                            absl::Span<const Part* const> unfinished) const {
+  const auto is_computed = [&](uint32_t slot) {
+    return std::none_of(unfinished.begin(), unfinished.end(),
+                        [&](const Part* part) { return part->has_slot(static_cast<int>(slot)); });
+  };
+  const auto is_known = [&](uint32_t slot) {
+    return std::none_of(unfinished.begin(), unfinished.end(),
+                        [&](const Part* part) { return part->samples(static_cast<int>(slot)); });
+  };
+  for (const v1::SlotOperation& operation : plan.operations()) {
+    const uint32_t slot =
+        operation.has_free() ? operation.free().slot() : operation.restore().slot();
+    if (!is_computed(slot)) return false;
+    // A checkpoint may be saved by a part that is still to be executed.
+    if (operation.has_restore() && !unfinished.empty()) return false;
   }
+  return std::all_of(plan.starts().begin(), plan.starts().end(),
+                     [&](const v1::SlotStart& start) { return is_computed(start.slot()); }) &&
+         std::all_of(plan.prefill().begin(), plan.prefill().end(),
+                     [&](const v1::PrefillChunk& chunk) { return is_known(chunk.slot()); }) &&
+         std::all_of(plan.decode().begin(), plan.decode().end(), [&](const v1::DecodeSlot& slot) {
+           return HasChunk(plan, slot.slot()) || is_computed(slot.slot());
+         });
 }
 
 void StepExecutor::ReportLogprobs(const Slot& slot, int32_t token_id,
@@ -333,10 +363,10 @@ void StepExecutor::FinishOutput(Work& work, int64_t output, absl::Span<const flo
   if (work.sample && is_last) SampleFor(work, logits);
 }
 
-absl::Status StepExecutor::FinishOutputs() {
+absl::Status StepExecutor::FinishOutputs(Part& part) {
   const auto vocab_size = static_cast<size_t>(spec_.vocab_size);
-  const auto num_outputs = static_cast<int64_t>(header_.output_rows.size());
-  auto work = work_.begin();
+  const auto num_outputs = static_cast<int64_t>(part.header.output_rows.size());
+  auto work = part.work.begin();
   for (int64_t first = 0; first < num_outputs; first += kLogitRows) {
     const int64_t count = std::min<int64_t>(kLogitRows, num_outputs - first);
     SWITCHYARD_ASSIGN_OR_RETURN(const MatrixView<const float> logits,
@@ -356,49 +386,62 @@ absl::Status StepExecutor::FinishOutputs() {
   return absl::OkStatus();
 }
 
-absl::Status StepExecutor::SendHeader() {
-  if (channel_ == nullptr) return absl::OkStatus();
-  header_.epoch = options_.epoch;
-  header_.step = num_sent_steps_++;
-  return channel_->Send(header_);
+absl::StatusOr<bool> StepExecutor::Prepare(const v1::StepPlan& plan, uint32_t step, int part,
+                                           int num_parts, Part& to, v1::StepResult& result) {
+  const double start = Now();
+  to.header.Clear();
+  to.work.clear();
+  to.saved.clear();
+  std::swap(to.header, changes_);
+  if (step == 0 && part == 0) {
+    for (const v1::PrefillChunk& chunk : plan.prefill()) {
+      SWITCHYARD_RETURN_IF_ERROR(AddChunk(chunk, to, result));
+    }
+  }
+  for (int i = part; i < plan.decode_size(); i += num_parts) {
+    // A slot joins after its chunk was sampled.
+    if (step == 0 && HasChunk(plan, plan.decode(i).slot())) continue;
+    AddDecode(plan.decode(i), to, result);
+  }
+  const bool has_work = !to.header.is_empty();
+  if (has_work && channel_ != nullptr) {
+    to.header.epoch = options_.epoch;
+    to.header.step = num_sent_steps_++;
+    SWITCHYARD_RETURN_IF_ERROR(channel_->Send(to.header));
+  }
+  ledger_[v1::STAGE_HOST].seconds += Now() - start;
+  return has_work;
+}
+
+absl::Status StepExecutor::Execute(Part& part) {
+  SWITCHYARD_RETURN_IF_ERROR(rank_->Run(part.header, ledger_));
+  SWITCHYARD_RETURN_IF_ERROR(FinishOutputs(part));
+  for (size_t i = 0; i < part.saved.size(); ++i) {
+    saved_[static_cast<size_t>(part.header.saves[i].checkpoint)] = std::move(part.saved[i]);
+  }
+  SWITCHYARD_RETURN_IF_ERROR(rank_->Finish(part.header, ledger_));
+  return ledgers_ != nullptr ? ledgers_->Collect() : absl::OkStatus();
+}
+
+void StepExecutor::Report(double seconds, v1::StepResult& result) {
+  if (ledgers_ != nullptr) {
+    ledgers_->Close(ledger_, seconds, result.idle_seconds());
+    ledgers_->Report(result);
+  }
+  result.set_seconds(seconds);
+  ledger_.Report(seconds, result);
+  ledger_.Reset();
 }
 
 absl::Status StepExecutor::RunStep(const v1::StepPlan& plan, uint32_t step,
                                    v1::StepResult& result) {
   const double start = Now() - (step == 0 ? begin_seconds_ : 0);
-  ledger_.Reset();
   result.Clear();
   result.set_plan(plan.plan());
   result.set_step(step);
-  if (step > 0) header_.Clear();  // else Begin() has filled in what changes
-  work_.clear();
-  if (step == 0) {
-    for (const v1::PrefillChunk& chunk : plan.prefill()) {
-      SWITCHYARD_RETURN_IF_ERROR(AddChunk(chunk, result));
-    }
-  }
-  for (const v1::DecodeSlot& decode : plan.decode()) AddDecode(decode, result);
-  if (!header_.is_empty()) {
-    SWITCHYARD_RETURN_IF_ERROR(SendHeader());
-    ledger_[v1::STAGE_HOST].seconds += Now() - start;
-    SWITCHYARD_RETURN_IF_ERROR(rank_->Run(header_, ledger_));
-    const double computed = Now();
-    AdvanceSlots();
-    ledger_[v1::STAGE_HOST].seconds += Now() - computed;
-    SWITCHYARD_RETURN_IF_ERROR(FinishOutputs());
-    for (const StepHeader::Checkpoint& save : header_.saves) {
-      saved_[static_cast<size_t>(save.checkpoint)] = {
-          .position = save.position, .recent = slots_[static_cast<size_t>(save.slot)].recent};
-    }
-    SWITCHYARD_RETURN_IF_ERROR(rank_->Finish(header_, ledger_));
-  }
-  const double seconds = Now() - start;
-  if (ledgers_ != nullptr && !header_.is_empty()) {
-    ledgers_->Close(ledger_, seconds, 0);
-    SWITCHYARD_RETURN_IF_ERROR(ledgers_->Collect(result));
-  }
-  result.set_seconds(Now() - start);
-  ledger_.Report(result.seconds(), result);
+  SWITCHYARD_ASSIGN_OR_RETURN(const bool has_work, Prepare(plan, step, 0, 1, part_, result));
+  if (has_work) SWITCHYARD_RETURN_IF_ERROR(Execute(part_));
+  Report(Now() - start, result);
   return absl::OkStatus();
 }
 

@@ -30,10 +30,40 @@ namespace switchyard::worker {
 // Everything of the lead rank but its thread: what RankExecutor has, and slots and sampling. One
 // rank leads itself.
 //
-// Call order: Create() -> for each plan: Begin(), then RunStep() for step 0, 1, ...
+// A step is run in one part, or in several where the ranks of a layer split work on different slots
+// at the same time. Parts are executed in the order in which they were prepared; a part can be
+// prepared, and so begun by the ranks in front, when its rows are known.
+//
+// Call order: Create() -> for each plan: Begin(), then for step 0, 1, ...: Prepare() and Execute()
+//             for each of its parts, then Report(). Or RunStep(), which is that with one part.
 // Threads:    one at a time.
 class StepExecutor {
  public:
+  // What a checkpoint holds beside the recurrent state.
+  struct SavedSequence {
+    int64_t position = -1;        // tokens covered; -1 = nothing was saved
+    std::vector<int32_t> recent;  // the last ones, oldest first
+  };
+  // A slot's rows in a part.
+  struct Work {
+    int slot = 0;
+    const v1::PrefillChunk* chunk = nullptr;  // null: one row of decode
+    int64_t num_rows = 0;
+    int64_t first_output = 0;  // among the part's outputs
+    int64_t num_outputs = 0;
+    bool sample = false;
+    v1::SlotResult* result = nullptr;
+  };
+  // What one header covers. Kept for its memory.
+  struct Part {
+    StepHeader header;
+    std::vector<Work> work;
+    std::vector<SavedSequence> saved;  // for each of header.saves
+    bool has_slot(int slot) const;
+    // Whether a token will be sampled for the slot: what comes after it is not known yet.
+    bool samples(int slot) const;
+  };
+
   // As Worker::Create().
   static absl::StatusOr<std::unique_ptr<StepExecutor>> Create(
       const model::GgufFile& file, const model::ModelSpec& spec,
@@ -58,34 +88,40 @@ class StepExecutor {
   void Join(comm::Communicator& ranks, comm::Communicator& control);
 
   // Applies starts, operations and page tables: first the Free operations (they end earlier uses of
-  // the slots), then the starts, then the Restore operations in order, then the page tables.
+  // the slots), then the starts, then the Restore operations in order, then the page tables. The
+  // other ranks learn of it with the next part.
   // REQUIRES: the plan was accepted by a PlanValidator, after all earlier ones.
   // Errors:   kFailedPrecondition if a checkpoint does not hold what the plan says.
   absl::Status Begin(const v1::StepPlan& plan);
 
+  // Whether `plan` may begin while these parts are still to be executed: it neither ends nor starts
+  // anything that they compute, and all of its rows are known.
+  bool CanBegin(const v1::StepPlan& plan, absl::Span<const Part* const> unfinished) const;
+
+  // Determines the rows of a part of step `step` and tells the other ranks: the chunks of the plan
+  // (in part 0 of step 0), and those of its decoding slots whose index is `part` modulo
+  // `num_parts`. Rows are added to `result`, which must stay where it is, as must the plan. Returns
+  // false if there is nothing to do. Errors: kFailedPrecondition (a chunk does not continue its
+  // sequence), those of the communicator.
+  absl::StatusOr<bool> Prepare(const v1::StepPlan& plan, uint32_t step, int part, int num_parts,
+                               Part& to, v1::StepResult& result);
+
+  // Computes the rows and samples. In steady decode nothing is allocated.
+  // Errors: those of the device and the communicator. The state is undefined then.
+  absl::Status Execute(Part& part);
+
+  // Adds the ledger of all that was done since the last call, `seconds` in all, to the result.
+  void Report(double seconds, v1::StepResult& result);
+
   // Runs step `step` of the plan: chunks and decoding slots in step 0, decoding slots after it.
   // `result` is overwritten, all but last_of_plan; it keeps its memory.
-  //
-  // In steady decode nothing is allocated.
-  // Errors: kFailedPrecondition (a chunk does not continue its sequence), the device's. The state
-  //         is undefined then.
+  // Errors: of Prepare() and Execute().
   absl::Status RunStep(const v1::StepPlan& plan, uint32_t step, v1::StepResult& result);
 
   // True if the plan has a step after `step` in which a slot goes on.
   bool HasStepAfter(const v1::StepPlan& plan, uint32_t step) const;
 
  private:
-  // A slot's part in the step that is being run.
-  struct Work {
-    int slot = 0;
-    const v1::PrefillChunk* chunk = nullptr;  // null: one row of decode
-    int64_t num_rows = 0;
-    int64_t first_output = 0;  // among the batch's outputs
-    int64_t num_outputs = 0;
-    bool sample = false;
-    v1::SlotResult* result = nullptr;
-  };
-
   StepExecutor(const model::ModelSpec& spec, const WorkerOptions& options)
       : spec_(spec), options_(options) {}
 
@@ -94,26 +130,18 @@ class StepExecutor {
 
   // `is_restored`: a checkpoint of the same plan will overwrite the slot's state.
   void StartSlot(const v1::SlotStart& start, bool is_restored);
-  absl::Status AddChunk(const v1::PrefillChunk& chunk, v1::StepResult& result);
-  void AddDecode(const v1::DecodeSlot& decode, v1::StepResult& result);
-  // Appends rows of the slot to the header; tokens are there already, from `row_begin` on.
-  void AddRows(Work work, int64_t row_begin, int64_t first_position, int64_t num_provisional);
-  // Takes the rows of all slots as computed.
-  void AdvanceSlots();
-  // Tells the other ranks.
-  absl::Status SendHeader();
-  absl::Status FinishOutputs();
+  absl::Status AddChunk(const v1::PrefillChunk& chunk, Part& part, v1::StepResult& result);
+  void AddDecode(const v1::DecodeSlot& decode, Part& part, v1::StepResult& result);
+  // Appends rows of the slot to the header; tokens are there already, from `row_begin` on. The
+  // slot counts them as computed.
+  void AddRows(Work work, int64_t row_begin, int64_t first_position, int64_t num_provisional,
+               Part& part);
+  absl::Status FinishOutputs(Part& part);
   void FinishOutput(Work& work, int64_t output, absl::Span<const float> logits);
   // Samples for the slot; one for which that fails stops, and nobody else notices.
   void SampleFor(Work& work, absl::Span<const float> logits);
   void ReportLogprobs(const Slot& slot, int32_t token_id, absl::Span<const float> logits,
                       v1::SlotResult& result);
-
-  // What a checkpoint holds beside the recurrent state.
-  struct SavedSequence {
-    int64_t position = -1;        // tokens covered; -1 = nothing was saved
-    std::vector<int32_t> recent;  // the last ones, oldest first
-  };
 
   const model::ModelSpec& spec_;
   WorkerOptions options_;
@@ -129,10 +157,9 @@ class StepExecutor {
 
   double begin_seconds_ = 0;  // of Begin(), counted with the first step
 
-  // Of the running step; kept for their memory.
-  Ledger ledger_;
-  StepHeader header_;
-  std::vector<Work> work_;
+  StepHeader changes_;                    // of Begin(), for the next part
+  Ledger ledger_;                         // since the last Report()
+  Part part_;                             // of RunStep()
   std::unique_ptr<float[]> host_logits_;  // [kLogitRows, vocab_size]
   std::vector<Candidate> candidates_;
 };

@@ -17,13 +17,18 @@
 #include "worker/step_channel.h"
 #include "worker/step_executor.h"
 #include "worker/step_header.h"
+#include "worker/step_pipeline.h"
 
 namespace switchyard::worker {
 
-struct Worker::Impl {
+struct Worker::Impl : public PlanSource {
   // Of the lead rank.
   explicit Impl(std::unique_ptr<StepExecutor> step_executor)
-      : lead(std::move(step_executor)), validator(lead->limits()), rank(lead->rank()) {}
+      : lead(std::move(step_executor)), validator(lead->limits()), rank(lead->rank()) {
+    const placement::RankShare& share = rank.share();
+    const bool is_split = share.mode == placement::v1::MODE_LAYER_SPLIT;
+    pipeline = std::make_unique<StepPipeline>(*lead, is_split ? share.world_size : 1);
+  }
   // Of another one.
   explicit Impl(std::unique_ptr<RankExecutor> rank_executor)
       : follower(std::move(rank_executor)), rank(*follower) {}
@@ -32,9 +37,13 @@ struct Worker::Impl {
 
   // Body of the step thread.
   void RunSteps();
-  // Waits for a plan; false = stop. Sets idle_seconds.
-  bool TakePlan(v1::StepPlan& plan);
-  void RunPlan(const v1::StepPlan& plan);
+  // Waits for a plan; false = stop.
+  bool WaitForPlan(double& idle_seconds);
+  // How plans reach the pipeline.
+  const v1::StepPlan* Peek() override;
+  v1::StepPlan Take() override;
+  bool MayGoOn() override;
+  void Deliver(const v1::StepResult& step_result) override { callback(step_result); }
   // Waits for links to a lead rank; null = stop.
   GroupLinks* TakeLinks();
   // Does what the lead rank says until that fails.
@@ -49,15 +58,15 @@ struct Worker::Impl {
   const model::ModelSpec* spec = nullptr;
   WorkerOptions options;                   // guarded by `mutex`
   std::unique_ptr<StepExecutor> lead;      // of the step thread, once it runs; null = follows
+  std::unique_ptr<StepPipeline> pipeline;  // the same
   PlanValidator validator{PlanLimits{}};   // guarded by `mutex`
   std::unique_ptr<RankExecutor> follower;  // as `lead`
   RankExecutor& rank;
   ResultCallback callback;
   GroupLostCallback on_group_lost;
-  v1::StepResult result;    // of the step thread; reused
-  StepHeader header;        // of the step thread of one that follows
-  Ledger ledger;            // the same
-  double idle_seconds = 0;  // of the step thread: how long it waited for the running plan
+  v1::StepResult result;  // of the step thread: an error
+  StepHeader header;      // of the step thread of one that follows
+  Ledger ledger;          // the same
   std::thread thread;
 
   std::mutex join_mutex;  // guards the join of `thread`
@@ -72,7 +81,7 @@ struct Worker::Impl {
   absl::Status failure;
 };
 
-bool Worker::Impl::TakePlan(v1::StepPlan& plan) {
+bool Worker::Impl::WaitForPlan(double& idle_seconds) {
   const double start = MonotonicClock::Get().NowSeconds();
   std::unique_lock lock(mutex);
   if (is_running) {
@@ -82,10 +91,26 @@ bool Worker::Impl::TakePlan(v1::StepPlan& plan) {
   changed.wait(lock, [&] { return stopping || (!is_resetting && !plans.empty()); });
   if (stopping) return false;
   is_running = true;
-  plan = std::move(plans.front());
-  plans.pop_front();
   idle_seconds = MonotonicClock::Get().NowSeconds() - start;
   return true;
+}
+
+const v1::StepPlan* Worker::Impl::Peek() {
+  std::lock_guard lock(mutex);
+  if (stopping || is_resetting || plans.empty()) return nullptr;
+  return &plans.front();  // stays where it is while others are added
+}
+
+v1::StepPlan Worker::Impl::Take() {
+  std::lock_guard lock(mutex);
+  v1::StepPlan plan = std::move(plans.front());
+  plans.pop_front();
+  return plan;
+}
+
+bool Worker::Impl::MayGoOn() {
+  std::lock_guard lock(mutex);
+  return plans.empty() && !stopping && !is_resetting;
 }
 
 GroupLinks* Worker::Impl::TakeLinks() {
@@ -136,25 +161,12 @@ void Worker::Impl::RunSteps() {
     while (GroupLinks* const group = TakeLinks()) OnFailure(0, 0, FollowLead(*group));
     return;
   }
-  v1::StepPlan plan;
-  while (TakePlan(plan)) RunPlan(plan);
-}
-
-void Worker::Impl::RunPlan(const v1::StepPlan& plan) {
-  absl::Status status = lead->Begin(plan);
-  for (uint32_t step = 0;; ++step) {
-    if (status.ok()) status = lead->RunStep(plan, step, result);
-    if (!status.ok()) return OnFailure(plan.plan(), step, status);
-    bool go_on = lead->HasStepAfter(plan, step);
-    {
-      // Decided once: a plan that arrives from here on waits for one more step at most.
-      std::lock_guard lock(mutex);
-      go_on = go_on && plans.empty() && !stopping && !is_resetting;
-    }
-    result.set_last_of_plan(!go_on);
-    if (step == 0) result.set_idle_seconds(idle_seconds);
-    callback(result);
-    if (!go_on) return;
+  double idle_seconds = 0;
+  while (WaitForPlan(idle_seconds)) {
+    const absl::Status status = pipeline->Run(*this, idle_seconds);
+    if (status.ok()) continue;
+    OnFailure(pipeline->failed_plan(), pipeline->failed_step(), status);
+    pipeline->Clear();
   }
 }
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -156,6 +156,199 @@ TEST_P(GroupTest, GivesWhatOneRankGives) {
   const absl::Span<const float> last = absl::Span<const float>(single.out.logits).last(vocab_size);
   if (Gap(last) <= 0.05f) return;
   EXPECT_EQ(several.out.ids.front(), single.out.ids.front());
+}
+
+// ---- several sequences ------------------------------------------------------------------------
+
+// What each slot got: its tokens, and the logits of its prompt.
+using Outcomes = std::map<uint32_t, RankGroup::Continuation>;
+
+class Script {
+ public:
+  static constexpr uint64_t kIncarnation = 1000;  // above those of RankGroup::Continue()
+
+  explicit Script(RankGroup& group) : group_(group) {}
+
+  v1::StepPlan& Plan(uint32_t run_ahead = 1) {
+    plans_.push_back(group_.NewPlan());
+    plans_.back().set_run_ahead(run_ahead);
+    return plans_.back();
+  }
+  void Start(v1::StepPlan& plan, uint32_t slot, uint32_t max_new_tokens, int pages_per_slot) {
+    v1::SlotStart& start = *plan.add_starts();
+    start.set_slot(slot);
+    start.set_incarnation(kIncarnation);
+    start.set_max_new_tokens(max_new_tokens);
+    v1::PageTableUpdate& pages = *plan.add_page_tables();
+    pages.set_slot(slot);
+    for (int i = 0; i < pages_per_slot; ++i) {
+      pages.add_pages(slot * static_cast<uint32_t>(pages_per_slot) + static_cast<uint32_t>(i));
+    }
+  }
+  // Tokens [begin, end) of the slot's prompt; the last ones of it are sampled after.
+  v1::PrefillChunk& Chunk(v1::StepPlan& plan, uint32_t slot, uint32_t begin, uint32_t end,
+                          bool sample = false) {
+    v1::PrefillChunk& chunk = *plan.add_prefill();
+    chunk.set_slot(slot);
+    chunk.set_incarnation(kIncarnation);
+    chunk.set_first_position(begin);
+    const auto vocab_size = static_cast<uint32_t>(group_.spec().vocab_size);
+    for (uint32_t t = begin; t < end; ++t) {
+      chunk.add_token_ids((t * 7 + slot * 31 + 3) % vocab_size);
+    }
+    chunk.set_sample(sample);
+    chunk.set_return_all_logits(true);
+    return chunk;
+  }
+  void Decode(v1::StepPlan& plan, std::initializer_list<uint32_t> slots) {
+    for (const uint32_t slot : slots) {
+      plan.add_decode()->set_slot(slot);
+      plan.mutable_decode(plan.decode_size() - 1)->set_incarnation(kIncarnation);
+    }
+  }
+
+  Outcomes Run() {
+    Outcomes outcomes;
+    uint64_t last_plan = 0;
+    for (const v1::StepResult& result : group_.Run(plans_)) {
+      EXPECT_EQ(result.error(), "");
+      EXPECT_GE(result.plan(), last_plan);  // in order, and each plan to its end
+      last_plan = result.plan();
+      std::vector<uint32_t> seen;
+      for (const v1::SlotResult& slot : result.slots()) {
+        seen.push_back(slot.slot());
+        RankGroup::Continuation& out = outcomes[slot.slot()];
+        for (const uint32_t id : slot.token_ids()) out.ids.push_back(static_cast<int32_t>(id));
+        const auto* values = reinterpret_cast<const float*>(slot.logits().data());
+        out.logits.insert(out.logits.end(), values, values + slot.logits().size() / sizeof(float));
+      }
+      std::sort(seen.begin(), seen.end());
+      EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());  // once each
+    }
+    return outcomes;
+  }
+
+ private:
+  RankGroup& group_;
+  std::vector<v1::StepPlan> plans_;
+};
+
+// Prompts in chunks beside sequences that decode and end at different times, all plans at once.
+Outcomes Converse(const PlacementWish& wish) {
+  constexpr int kSlots = 5, kPages = 6;
+  WorkerOptions options = TestOptions(kPages * kernels::kPageTokens, kSlots);
+  RankGroup group(FixtureModel("shards"), kCpu, options, wish);
+  Script script(group);
+  v1::StepPlan& first = script.Plan();
+  for (uint32_t slot = 0; slot < kSlots; ++slot) script.Start(first, slot, 5 + 9 * slot, kPages);
+  script.Chunk(first, 0, 0, 64);
+  script.Chunk(script.Plan(), 0, 64, 128).set_save_checkpoint(1);
+  v1::StepPlan& third = script.Plan();
+  script.Chunk(third, 0, 128, 130, true);
+  script.Chunk(third, 1, 0, 64, true);
+  script.Decode(third, {0, 1});
+  v1::StepPlan& fourth = script.Plan();
+  script.Chunk(fourth, 2, 0, 256);
+  script.Decode(fourth, {0, 1});
+  v1::StepPlan& fifth = script.Plan();
+  script.Chunk(fifth, 2, 256, 300, true);
+  script.Chunk(fifth, 3, 0, 7, true);
+  script.Decode(fifth, {0, 1, 2, 3});
+  v1::StepPlan& sixth = script.Plan(1000);
+  script.Chunk(sixth, 4, 0, 20, true);
+  script.Decode(sixth, {0, 1, 2, 3, 4});
+  return script.Run();
+}
+
+class ConversationTest : public testing::TestWithParam<Topology> {};
+
+TEST_P(ConversationTest, GivesEverySequenceWhatOneRankGives) {
+  static const Outcomes& single = *new Outcomes(Converse({}));
+  Outcomes several = Converse(GetParam().wish);
+  ASSERT_EQ(several.size(), single.size());
+  for (const auto& [slot, wanted] : single) {
+    EXPECT_EQ(wanted.ids.size(), 5 + 9 * slot);
+    EXPECT_TRUE(SameBits(several[slot].logits, wanted.logits)) << slot;
+    EXPECT_EQ(several[slot].ids, wanted.ids) << slot;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Topologies, ConversationTest,
+                         testing::Values(LayerSplit(2), LayerSplit(3), LayerSplit(4),
+                                         Experts(2, pv1::PARTITION_SLICED,
+                                                 pv1::DENSE_PART_REPLICATED),
+                                         Experts(4, pv1::PARTITION_SLICED, pv1::DENSE_PART_OWNER),
+                                         Tensors(2), Tensors(4)),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- epochs -------------------------------------------------------------------------------------
+
+std::vector<int32_t> ShardsTokens() { return ReadTokens(FixturePath("shards.tokens.txt")); }
+
+TEST(GroupEpochTest, ANewEpochBeginsWithNothingAndGivesTheSame) {
+  RankGroup group(FixtureModel("shards"), kCpu, TestOptions(512), Tensors(2).wish);
+  const RankGroup::Continuation first = group.Continue(ShardsTokens(), 8);
+  group.NextEpoch();
+  const RankGroup::Continuation second = group.Continue(ShardsTokens(), 8);
+  EXPECT_EQ(first.ids, second.ids);
+  EXPECT_TRUE(SameBits(first.logits, second.logits));
+}
+
+// In a step each of the others waits for the one that has gone, wherever it is in the group.
+TEST(GroupEpochTest, WhoLosesARankSaysSoAndServesTheNextEpoch) {
+  for (const Topology& topology :
+       {LayerSplit(3), Tensors(3), Experts(3, pv1::PARTITION_WHOLE, pv1::DENSE_PART_OWNER)}) {
+    RankGroup group(FixtureModel("shards"), kCpu, TestOptions(512), topology.wish);
+    const RankGroup::Continuation before = group.Continue(ShardsTokens(), 8);
+    for (int lost = 0; lost < 3; ++lost) {
+      if (lost == group.lead_rank()) continue;
+      // As a process that dies: its links end while the others wait for it.
+      WorkerOptions options = TestOptions(512);
+      options.epoch = static_cast<uint64_t>(lost) + 2;
+      ASSERT_TRUE(group.worker(lost).Reset(options).ok());
+      Script script(group);
+      v1::StepPlan& plan = script.Plan();
+      script.Start(plan, 0, 4, 8);
+      script.Chunk(plan, 0, 0, 60, true);
+      script.Run();
+      EXPECT_THAT(group.WaitForLosses(2), testing::Not(testing::Contains(lost))) << topology.name;
+      group.NextEpoch();
+      const RankGroup::Continuation after = group.Continue(ShardsTokens(), 8);
+      EXPECT_EQ(after.ids, before.ids) << topology.name;
+    }
+  }
+}
+
+// ---- ledgers ------------------------------------------------------------------------------------
+
+TEST(GroupLedgerTest, EveryRankTellsWhatItDidAndWhatItReceived) {
+  RankGroup group(FixtureModel("shards"), kCpu, TestOptions(512), Tensors(2).wish);
+  const model::ModelSpec& spec = group.spec();
+  Script script(group);
+  v1::StepPlan& plan = script.Plan();
+  script.Start(plan, 0, 4, 8);
+  script.Chunk(plan, 0, 0, 60, true);
+  const std::vector<v1::StepResult> results = group.Run({plan});
+  ASSERT_EQ(results.size(), 1u);
+  ASSERT_EQ(results[0].ranks_size(), 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const v1::RankCost& cost = results[0].ranks(rank);
+    EXPECT_EQ(cost.rank(), static_cast<uint32_t>(rank));
+    double covered = 0;
+    uint64_t peer_bytes = 0;
+    for (const v1::StageCost& stage : cost.costs()) {
+      covered += stage.seconds();
+      peer_bytes += stage.peer_bytes();
+    }
+    EXPECT_NEAR(covered, cost.seconds(), 1e-6);
+    // Two sums a layer, but for the last one's experts, which have one row's less.
+    const auto row_bytes = static_cast<uint64_t>(spec.hidden_size) * sizeof(float);
+    const auto num_layers = static_cast<uint64_t>(spec.num_layers);
+    EXPECT_GE(peer_bytes, (2 * num_layers - 1) * 60 * row_bytes);
+    ASSERT_EQ(cost.received_size(), 1);
+    EXPECT_EQ(cost.received(0).peer(), static_cast<uint32_t>(1 - rank));
+    EXPECT_GE(cost.received(0).bytes(), peer_bytes);
+  }
 }
 
 // Without it a refusal of everything would pass above.

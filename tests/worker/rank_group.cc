@@ -92,21 +92,23 @@ v1::StepPlan RankGroup::NewPlan() {
   return plan;
 }
 
-std::vector<v1::StepResult> RankGroup::Run(v1::StepPlan plan) {
+std::vector<v1::StepResult> RankGroup::Run(const std::vector<v1::StepPlan>& plans) {
   {
     std::lock_guard lock(mutex_);
     results_.clear();
   }
-  CheckOk(worker(lead_rank_).Submit(std::move(plan)));
+  for (const v1::StepPlan& plan : plans) CheckOk(worker(lead_rank_).Submit(plan));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    return !lost_ranks_.empty() || (!results_.empty() && results_.back().last_of_plan());
+    return !lost_ranks_.empty() || (!results_.empty() && results_.back().last_of_plan() &&
+                                    results_.back().plan() == plans.back().plan());
   });
   return results_;
 }
 
-std::vector<int> RankGroup::lost_ranks() {
-  std::lock_guard lock(mutex_);
+std::vector<int> RankGroup::WaitForLosses(size_t count) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return lost_ranks_.size() >= count; });
   std::vector<int> ranks = lost_ranks_;
   std::sort(ranks.begin(), ranks.end());
   return ranks;
@@ -140,7 +142,7 @@ RankGroup::Continuation RankGroup::Continue(absl::Span<const int32_t> tokens, in
       plan.add_decode()->set_incarnation(incarnation_);
       plan.set_run_ahead(1000);
     }
-    for (const v1::StepResult& result : Run(std::move(plan))) {
+    for (const v1::StepResult& result : Run({plan})) {
       if (!result.error().empty()) std::fprintf(stderr, "%s\n", result.error().c_str());
       SWITCHYARD_CHECK(result.error().empty());
       for (const v1::SlotResult& slot : result.slots()) {

@@ -42,10 +42,11 @@ class RankGroup {
   };
   Continuation Continue(absl::Span<const int32_t> tokens, int num_new, int64_t chunk = 512);
 
-  // Submits a plan to the lead and waits for its last result, or for the loss of the group.
-  std::vector<v1::StepResult> Run(v1::StepPlan plan);
-  // The ranks that have lost the group, so far, in this epoch.
-  std::vector<int> lost_ranks();
+  // Submits plans to the lead, all at once, and waits for the last result of the last one, or for
+  // the loss of the group. Returns all results.
+  std::vector<v1::StepResult> Run(const std::vector<v1::StepPlan>& plans);
+  // Waits until so many ranks have lost the group in this epoch; which ones.
+  std::vector<int> WaitForLosses(size_t count);
   v1::StepPlan NewPlan();
 
  private:

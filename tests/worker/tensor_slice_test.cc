@@ -32,9 +32,8 @@ class TensorSliceTest : public ::testing::Test {
     std::string out(static_cast<size_t>(rows * row_bytes), '\0');
     for (int64_t first = 0; first < rows; first += piece) {
       const int64_t count = std::min(piece, rows - first);
-      const absl::Status status =
-          slice.Read(file_, first, count,
-                     reinterpret_cast<std::byte*>(out.data()) + first * row_bytes);
+      const absl::Status status = slice.Read(
+          file_, first, count, reinterpret_cast<std::byte*>(out.data()) + first * row_bytes);
       EXPECT_TRUE(status.ok()) << status;
     }
     return out;
