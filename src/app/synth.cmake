@@ -10,6 +10,7 @@ list(APPEND app_sources
   synth/gguf_encoder.cc
   synth/ple_constants.cc
   synth/random_blocks.cc
+  synth/router_skew.cc
   synth/synth_metadata.cc
   synth/synth_options.cc
   synth/synth_presets.cc

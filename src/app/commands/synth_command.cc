@@ -80,6 +80,7 @@ struct Arguments {
   std::string gate_up_type;
   std::string down_type;
   std::string dense_type;
+  double router_skew = 0;
   bool tied = false;
   bool fused_gate_up = false;
   bool sparse = false;
@@ -98,6 +99,7 @@ absl::StatusOr<SynthOptions> MakeOptions(const Arguments& arguments) {
   options.gate_up_type = arguments.gate_up_type;
   options.down_type = arguments.down_type;
   options.dense_type = arguments.dense_type;
+  options.router_skew = arguments.router_skew;
   options.tied_output = arguments.tied;
   options.fused_gate_up = arguments.fused_gate_up;
   options.sparse = options.sparse || arguments.sparse;
@@ -158,6 +160,10 @@ void AddSynthCommand(CLI::App& app, CommandBody& body) {
     command->add_option(kSizeFlags[i].name, arguments->sizes[i], kSizeFlags[i].help)
         ->group("Sizes");
   }
+  command
+      ->add_option("--router-skew", arguments->router_skew,
+                   "Popularity of the experts: exponent of Zipf's law, 0 = all alike")
+      ->group("Sizes");
   command->add_flag("--tied", arguments->tied, "Use the embedding as output matrix")
       ->group("Sizes");
   command
@@ -182,6 +188,7 @@ void AddSynthCommand(CLI::App& app, CommandBody& body) {
       "Examples:\n"
       "  switchyard synth tiny.gguf\n"
       "  switchyard synth bench.gguf --preset bench --gate-up IQ4_XS\n"
+      "  switchyard synth skewed.gguf --preset bench --router-skew 1.0\n"
       "  switchyard synth moe.gguf --arch qwen3moe --preset bench --types mixed,exps=Q4_K\n"
       "  switchyard synth q4.gguf --hidden 256 --types 'mixed,down_exps=Q5_1,^output=Q8_0'");
   command->callback([&body, arguments] { body = [arguments] { return Run(*arguments); }; });

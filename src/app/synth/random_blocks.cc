@@ -137,6 +137,61 @@ void FillFloats(const SynthTensor& tensor, RandomSource& random, absl::Span<floa
   }
 }
 
+// What the fixed columns of every row hold, in the tensor's type.
+std::vector<std::byte> FixedBlocks(const SynthTensor& tensor, uint64_t seed) {
+  if (tensor.num_fixed_columns == 0) return {};
+  const auto bytes = static_cast<size_t>(RowBytes(tensor.dtype, tensor.num_fixed_columns));
+  std::vector<std::byte> blocks(bytes);
+  RandomSource random(seed, tensor.name + ".fixed");
+  if (kernels::IsBlockFormat(tensor.dtype)) {
+    FillBlocks(tensor.dtype, static_cast<float>(tensor.deviation / UnitDeviation(tensor.dtype)),
+               random, absl::MakeSpan(blocks));
+    return blocks;
+  }
+  std::vector<float> values(static_cast<size_t>(tensor.num_fixed_columns));
+  FillFloats(tensor, random, absl::MakeSpan(values));
+  kernels::QuantizeRow(tensor.dtype, values.data(), tensor.num_fixed_columns, blocks.data());
+  return blocks;
+}
+
+// The same blocks at the start of each row of a piece that begins at block `first` of the tensor.
+void SetFixedBlocks(const SynthTensor& tensor, const std::vector<std::byte>& fixed, int64_t first,
+                    absl::Span<std::byte> piece) {
+  const auto block_bytes = static_cast<size_t>(Traits(tensor.dtype).block_bytes);
+  const auto row_blocks = static_cast<size_t>(RowBytes(tensor.dtype, tensor.dims[0])) / block_bytes;
+  const size_t num_fixed = fixed.size() / block_bytes;
+  for (size_t i = 0; i < piece.size() / block_bytes; ++i) {
+    const size_t in_row = (static_cast<size_t>(first) + i) % row_blocks;
+    if (in_row >= num_fixed) continue;
+    std::memcpy(piece.data() + i * block_bytes, fixed.data() + in_row * block_bytes, block_bytes);
+  }
+}
+
+// What is added to the first columns of a row with bias 1.
+std::vector<float> BiasDirection(const SynthTensor& tensor, uint64_t seed) {
+  if (tensor.biased_by == nullptr) return {};
+  const SynthTensor& source = *tensor.biased_by;
+  const std::vector<std::byte> blocks = FixedBlocks(source, seed);
+  std::vector<float> direction(static_cast<size_t>(source.num_fixed_columns));
+  kernels::DequantizeRow(source.dtype, blocks.data(), source.num_fixed_columns, direction.data());
+  double norm = 0;
+  for (const float value : direction) norm += double{value} * value;
+  for (float& value : direction) value = static_cast<float>(value / norm);
+  return direction;
+}
+
+// Values are those of the tensor from element `first` on.
+void AddBiases(const SynthTensor& tensor, const std::vector<float>& direction, int64_t first,
+               absl::Span<float> values) {
+  if (direction.empty()) return;
+  const auto row_size = static_cast<size_t>(tensor.dims[0]);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t at = static_cast<size_t>(first) + i;
+    if (at % row_size >= direction.size()) continue;
+    values[i] += tensor.row_biases[at / row_size] * direction[at % row_size];
+  }
+}
+
 constexpr int64_t kPieceBytes = 1 << 20;
 
 double MeasureUnitDeviation(DType dtype) {
@@ -190,15 +245,20 @@ absl::Status WriteTensorData(
   const int64_t random_blocks = tensor.bytes() / traits.block_bytes - zero_blocks;
   std::vector<std::byte> bytes(static_cast<size_t>(piece_blocks * traits.block_bytes));
   std::vector<float> values(is_block_format ? 0 : static_cast<size_t>(piece_blocks));
+  const std::vector<std::byte> fixed = FixedBlocks(tensor, seed);
+  const std::vector<float> direction = BiasDirection(tensor, seed);
   for (int64_t done = 0; done < random_blocks; done += piece_blocks) {
     const int64_t count = std::min(piece_blocks, random_blocks - done);
     const auto piece = absl::MakeSpan(bytes).first(static_cast<size_t>(count * traits.block_bytes));
     if (is_block_format) {
       FillBlocks(tensor.dtype, scale, random, piece);
     } else {
-      FillFloats(tensor, random, absl::MakeSpan(values).first(static_cast<size_t>(count)));
+      const auto some = absl::MakeSpan(values).first(static_cast<size_t>(count));
+      FillFloats(tensor, random, some);
+      AddBiases(tensor, direction, done, some);
       kernels::QuantizeRow(tensor.dtype, values.data(), count, piece.data());
     }
+    SetFixedBlocks(tensor, fixed, done, piece);
     SWITCHYARD_RETURN_IF_ERROR(write(piece));
   }
   // A block of zero bytes holds zeros in every format.

@@ -135,10 +135,14 @@ void AddSynthMetadata(const SynthOptions& options, const TypeRules& types, GgufE
       MakeSynthTokenizer(options.vocab_size, options.num_unused_tokens);
   encoder.AddString("general.architecture", architecture.name);
   encoder.AddString("general.name", "synthetic");
-  encoder.AddString("general.description", options.sparse
-                                               ? std::string("all weights are zero")
-                                               : fmt::format("random weights, types {}, seed {}",
-                                                             options.types, options.seed));
+  std::string description = "all weights are zero";
+  if (!options.sparse) {
+    description = fmt::format("random weights, types {}, seed {}", options.types, options.seed);
+    if (options.router_skew != 0) {
+      description += fmt::format(", router skew {}", options.router_skew);
+    }
+  }
+  encoder.AddString("general.description", description);
   encoder.AddUint32("general.quantization_version", 2);
   // Informational: the ids that llama.cpp gives to files of mostly one type. A mixture of one's own
   // has none.

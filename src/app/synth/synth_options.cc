@@ -12,6 +12,7 @@ namespace {
 // Tokens of one page of the KV cache; blocks of sparse attention must not cross a page.
 constexpr int kCachePageTokens = 64;
 constexpr int kMaxSize = 1 << 20;
+constexpr double kMaxRouterSkew = 4;
 
 struct Range {
   std::string_view name;
@@ -82,6 +83,10 @@ int NumPleHeads(const SynthOptions& options) {
 
 absl::Status CheckSynthOptions(const SynthOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(CheckRanges(options));
+  if (!(options.router_skew >= 0 && options.router_skew <= kMaxRouterSkew)) {
+    return InvalidArgument("router-skew is out of range: {}, allowed: 0 to {}", options.router_skew,
+                           kMaxRouterSkew);
+  }
   if (options.num_heads % options.num_kv_heads != 0) {
     return InvalidArgument("heads must be a multiple of kv-heads: {}, kv-heads: {}",
                            options.num_heads, options.num_kv_heads);

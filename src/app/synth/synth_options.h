@@ -77,6 +77,9 @@ struct SynthOptions {
   std::string down_type;
   std::string dense_type;
 
+  // Exponent of the popularity of experts (Zipf); 0 = all are alike.
+  double router_skew = 0;
+
   int num_shards = 1;   // files; the first of several holds no tensors
   bool sparse = false;  // leave the tensor data out: holes that read as zeros
 };

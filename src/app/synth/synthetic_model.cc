@@ -13,6 +13,7 @@
 #include "app/output_file.h"
 #include "app/synth/gguf_encoder.h"
 #include "app/synth/random_blocks.h"
+#include "app/synth/router_skew.h"
 #include "app/synth/synth_metadata.h"
 #include "app/synth/tensor_list.h"
 #include "app/synth/type_rules.h"
@@ -176,6 +177,7 @@ absl::StatusOr<SynthResult> WriteSyntheticModel(const SynthOptions& options,
   SWITCHYARD_RETURN_IF_ERROR(CheckSynthOptions(options));
   SWITCHYARD_ASSIGN_OR_RETURN(const TypeRules types, TypeRules::Create(options));
   const std::vector<SynthTensor> tensors = ListTensors(options, types);
+  SWITCHYARD_RETURN_IF_ERROR(CheckRouterSkew(options, tensors));
   const std::vector<Shard> shards = PlanShards(options, types, path, tensors);
   if (!overwrite) SWITCHYARD_RETURN_IF_ERROR(CheckNoneExists(shards));
 

@@ -5,12 +5,16 @@
 #include <utility>
 
 #include "app/synth/ple_constants.h"
+#include "app/synth/router_skew.h"
 
 namespace switchyard::app {
 namespace {
 
 // What sublayers add to the residual, next to an embedding of deviation 1.
 constexpr double kBranch = 0.2;
+
+// Deviation of the routers' logits for inputs of deviation 1.
+constexpr double kRouterGain = 8;
 
 class TensorLister {
  public:
@@ -21,6 +25,10 @@ class TensorLister {
     const double output_deviation = 5 / std::sqrt(o_.hidden_size);
     Add("token_embd.weight", {o_.hidden_size, o_.vocab_size}, 0,
         o_.tied_output ? output_deviation : 1);
+    if (o_.router_skew != 0) {
+      tensors_.back().num_fixed_columns = FixedColumns(tensors_.back().dtype);
+      embedding_ = std::make_shared<const SynthTensor>(tensors_.back());
+    }
     if (!o_.tied_output) {
       Add("output.weight", {o_.hidden_size, o_.vocab_size}, 0, output_deviation);
     }
@@ -33,6 +41,7 @@ class TensorLister {
     if (o_.ple_layer >= 0) AddPleTable();
     for (int layer = 0; layer < o_.num_layers; ++layer) {
       AddBlock(fmt::format("blk.{}.", layer), IsAttentionLayer(o_, layer));
+      if (o_.router_skew != 0) SkewRouter(layer);
       if (layer == o_.ple_layer) AddPle(fmt::format("blk.{}.", layer));
     }
     for (int i = 0; i < o_.num_mtp_layers; ++i) {
@@ -139,7 +148,7 @@ class TensorLister {
     const int64_t expert = o_.expert_hidden_size;
     const int64_t shared = o_.shared_expert_hidden_size;
     // Steep, so that the choice of experts rarely hangs on rounding.
-    AddMatrix(prefix + "ffn_gate_inp.weight", {hidden, o_.num_experts}, 8);
+    AddMatrix(prefix + "ffn_gate_inp.weight", {hidden, o_.num_experts}, kRouterGain);
     if (o_.fused_gate_up) {
       AddMatrix(prefix + "ffn_gate_up_exps.weight", {hidden, 2 * expert, o_.num_experts}, 2);
     } else {
@@ -152,6 +161,26 @@ class TensorLister {
     AddMatrix(prefix + "ffn_gate_shexp.weight", {hidden, shared}, 2);
     AddMatrix(prefix + "ffn_up_shexp.weight", {hidden, shared}, 2);
     AddMatrix(prefix + "ffn_down_shexp.weight", {shared, hidden}, kBranch);
+  }
+
+  // Biases the router of the layer that was added last. Its logits are
+  //   gain * (random value of deviation `spread` + bias * mean)
+  // where `spread` and `mean` are those of the factor by which the mixer in front scales what the
+  // residual holds, and the fixed columns are a smaller part of it from layer to layer.
+  void SkewRouter(int layer) {
+    const std::string name = fmt::format("blk.{}.ffn_gate_inp.weight", layer);
+    for (SynthTensor& tensor : tensors_) {
+      if (tensor.name != name) continue;
+      // Gates are sigmoids of nearly normal values of deviation 1.5, of which four streams have a
+      // mean of 0.5 and a root mean square of 0.52.
+      const double gate = has().has_mixers ? 0.52 / 0.5 : 1;
+      const double residual = std::sqrt(1 + 2 * kBranch * kBranch * (layer + 0.5));
+      tensor.row_biases = RouterBiases(o_.router_skew, o_.num_experts, o_.top_k, o_.seed, name);
+      for (float& bias : tensor.row_biases) {
+        bias *= static_cast<float>(kRouterGain * gate * residual * embedding_->deviation);
+      }
+      tensor.biased_by = embedding_;
+    }
   }
 
   void AddPleTable() {
@@ -184,6 +213,7 @@ class TensorLister {
   const SynthOptions& o_;
   const TypeRules& types_;
   std::vector<SynthTensor> tensors_;
+  std::shared_ptr<const SynthTensor> embedding_;  // with a router skew
 };
 
 }  // namespace

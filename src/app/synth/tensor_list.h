@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ struct SynthTensor {
   double mean = 0;  // 0 for block formats
   double deviation = 1;
   int64_t num_zero_rows = 0;  // at the end
+  // The first columns of each row are the same in all rows; whole blocks.
+  int64_t num_fixed_columns = 0;
+  // By row: how far products with an input that has the fixed columns of `biased_by` are raised, on
+  // top of the random values. Of float types only.
+  std::vector<float> row_biases;
+  std::shared_ptr<const SynthTensor> biased_by;
 
   int64_t num_rows() const;
   int64_t bytes() const { return RowBytes(dtype, dims[0]) * num_rows(); }
