@@ -234,10 +234,10 @@ struct MoeWeights {
   // and adds nothing. Empty = the slab is the id.
   absl::Span<const int32_t> expert_slots;
   // Of a step; in memory of the backend (the host's on a CPU).
-  // Where the experts' tensors have tiers: slot of each slab in the fast one, -1 = computed from
-  // the slow one; [num_slabs]. Empty = no tiers.
+  // Where the experts' tensors have tiers: slot of each expert in the fast one, -1 = computed from
+  // its slab in the slow one; [num_experts]. Empty = no tiers.
   absl::Span<const int32_t> resident_slots;
-  // Grows by the rows that each slab computes, [num_slabs]; null = nobody counts.
+  // Grows by the rows that each expert computes here, [num_experts]; null = nobody counts.
   uint32_t* use_counts = nullptr;
 
   int64_t num_experts() const {

@@ -17,7 +17,11 @@ TokenWeights TokenWeightsOf(const ModelWeights& weights, const model::MoeSpec& m
     const int64_t chosen = (num_slabs * moe.top_k + num_experts / 2) / num_experts;
     const int64_t num_used = num_slabs > 1 ? std::clamp<int64_t>(chosen, 1, num_slabs) : 1;
     const int64_t parameters = num_used * weight.rows() * weight.cols();
-    sum.memory_bytes += weight.resident_bytes() / num_slabs * num_used;
+    // Of a tensor with tiers the fast one counts, whether it has a slot or not.
+    const int64_t slab_bytes = weight.num_slots() > 0
+                                   ? weight.resident_bytes() / weight.num_slots()
+                                   : weight.rows() * RowBytes(weight.dtype(), weight.cols());
+    sum.memory_bytes += slab_bytes * num_used;
     if (weight.rows() == 1) sum.vector_bytes += weight.resident_bytes();
     sum.file_bytes += num_used * weight.rows() * RowBytes(weight.dtype(), weight.cols());
     sum.num_parameters += parameters;

@@ -28,6 +28,8 @@ struct LayerWeights {
   const kernels::Weight* router = nullptr;
   kernels::MoeWeights moe;
   std::vector<int32_t> expert_slots;  // moe.expert_slots points here
+  // Matrices of the routed experts that have tiers, for Backend::LoadSlab(); all of them or none.
+  std::vector<kernels::Weight*> tiered_experts;
 
   // Whether this rank computes this kind of layer.
   bool has_attention() const {

@@ -61,10 +61,50 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   std::unique_ptr<RankExecutor> executor(new RankExecutor(file, spec, options));
   executor->share_ = placement::ShareOf(spec, placement, options.rank);
   executor->backend_ = std::move(backend);
-  SWITCHYARD_ASSIGN_OR_RETURN(
-      executor->weights_, LoadWeights(file, spec, executor->share_, *executor->backend_, progress));
+  SWITCHYARD_RETURN_IF_ERROR(executor->LoadAll(progress));
   SWITCHYARD_RETURN_IF_ERROR(executor->AllocateState());
   return executor;
+}
+
+absl::Status RankExecutor::LoadAll(const LoadProgress& progress) {
+  std::vector<ExpertLayer> layers = DescribeExperts(spec_, share_, *backend_);
+  SWITCHYARD_RETURN_IF_ERROR(DivideBudget(options_.residency, spec_.moe.num_experts, layers));
+  // Files bytes of the slots that are filled once all else is loaded.
+  int64_t fill_bytes = 0, loaded_bytes = 0;
+  for (const ExpertLayer& layer : layers) {
+    if (layer.has_tiers()) fill_bytes += layer.num_slots * layer.file_bytes;
+  }
+  const LoadProgress load_progress = [&](int64_t done, int64_t total) {
+    loaded_bytes = total;
+    return progress ? progress(done, total + fill_bytes) : absl::OkStatus();
+  };
+  SWITCHYARD_ASSIGN_OR_RETURN(weights_,
+                              LoadWeights(file_, spec_, share_, layers, *backend_, load_progress));
+  ExpertStoreOptions store;
+  store.num_experts = spec_.moe.num_experts;
+  store.uses_per_token = spec_.moe.top_k;
+  store.layers = layers;
+  store.policy = options_.residency.policy;
+  store.earlier_uses = options_.residency.earlier_uses;
+  experts_ = std::make_unique<ExpertStore>(
+      std::move(store), [this](int layer, int expert, int slot) -> absl::Status {
+        const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+        for (kernels::Weight* weight : weights.tiered_experts) {
+          SWITCHYARD_RETURN_IF_ERROR(backend_->LoadSlab(*weight, weights.moe.slot_of(expert), slot,
+                                                        /*beside_steps=*/!fills_slots_));
+        }
+        // What was read may else be of another file than the rest.
+        return fills_slots_ ? absl::OkStatus() : file_.CheckUnchanged();
+      });
+  int64_t filled_bytes = 0;
+  SWITCHYARD_RETURN_IF_ERROR(experts_->Fill([&](int layer) {
+    filled_bytes += layers[static_cast<size_t>(layer)].file_bytes;
+    return progress ? progress(loaded_bytes + filled_bytes, loaded_bytes + fill_bytes)
+                    : absl::OkStatus();
+  }));
+  fills_slots_ = false;
+  uses_.resize(layers.size() * static_cast<size_t>(spec_.moe.num_experts));
+  return experts_->has_tiers() ? file_.CheckUnchanged() : absl::OkStatus();
 }
 
 absl::Status RankExecutor::AllocateState() {
@@ -189,7 +229,13 @@ absl::Status RankExecutor::Run(const StepHeader& header, Ledger& ledger) {
   FillBatch(header);
   ledger[v1::STAGE_HOST].seconds += Now() - start;
   if (batch_.num_rows() == 0) return absl::OkStatus();
-  return forward_->Run(batch_, *kv_cache_, *state_, ranks_, ledger);
+  const StepExperts experts{experts_->BeginStep(), absl::MakeSpan(uses_)};
+  const absl::Status status = forward_->Run(batch_, *kv_cache_, *state_, ranks_, experts, ledger);
+  const double computed = Now();
+  experts_->EndStep(uses_);
+  std::fill(uses_.begin(), uses_.end(), 0);
+  ledger[v1::STAGE_HOST].seconds += Now() - computed;
+  return status;
 }
 
 absl::Status RankExecutor::Finish(const StepHeader& header, Ledger& ledger) {
@@ -197,7 +243,11 @@ absl::Status RankExecutor::Finish(const StepHeader& header, Ledger& ledger) {
     checkpoints_->Save(save.checkpoint, *state_, save.slot, save.position, *backend_,
                        ledger[v1::STAGE_HOST]);
   }
-  return backend_->Health();
+  SWITCHYARD_RETURN_IF_ERROR(backend_->Health());
+  if (!experts_->has_tiers()) return absl::OkStatus();
+  SWITCHYARD_RETURN_IF_ERROR(experts_->status());
+  // A file that was written to meanwhile has other experts than those that were loaded.
+  return file_.CheckUnchanged();
 }
 
 absl::Status RankExecutor::RunRows(const StepHeader& header, Ledger& ledger) {

@@ -16,6 +16,7 @@
 #include "worker/cache/checkpoint.h"
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/recurrent_state.h"
+#include "worker/experts/expert_store.h"
 #include "worker/forward/batch.h"
 #include "worker/forward/forward.h"
 #include "worker/ledger.h"
@@ -67,6 +68,10 @@ class RankExecutor {
   // All of a step on a rank that does not lead, but for Finish().
   absl::Status RunRows(const StepHeader& header, Ledger& ledger);
 
+  // Where the experts are. Threads: any.
+  ResidencySnapshot residency() const { return experts_->Snapshot(); }
+  ExpertStore& experts() { return *experts_; }
+
   const placement::RankShare& share() const { return share_; }
   StepHeaderLimits header_limits() const;
   const WorkerMemory& memory() const { return memory_; }
@@ -80,6 +85,7 @@ class RankExecutor {
                const WorkerOptions& options)
       : file_(file), spec_(spec), options_(options) {}
 
+  absl::Status LoadAll(const LoadProgress& progress);
   // Everything but the weights, for options_.
   absl::Status AllocateState();
   absl::Status ApplyChanges(const StepHeader& header, Ledger& ledger);
@@ -93,6 +99,9 @@ class RankExecutor {
   // Order matters: weights and buffers go before the backend that they came from.
   std::unique_ptr<kernels::Backend> backend_;
   ModelWeights weights_;
+  bool fills_slots_ = true;               // at load; later copies run beside steps
+  std::unique_ptr<ExpertStore> experts_;  // copies into weights_ on a thread of its own
+  std::vector<uint32_t> uses_;            // of the running step, [num_layers, num_experts]
   std::unique_ptr<KvCache> kv_cache_;
   std::unique_ptr<RecurrentState> state_;
   std::unique_ptr<CheckpointStore> checkpoints_;

@@ -1,6 +1,7 @@
 #include "worker/weight_loader.h"
 
 #include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -138,23 +139,28 @@ absl::Status VisitDeltaNet(const model::DeltaNetSpec& spec, const model::DeltaNe
   return visit(ColumnsOf(from.output, share.output), WeightUse::kMatrix, to.output);
 }
 
+// Calls visit(slice, target) for the tensors of the routed experts.
 template <typename Visit>
-absl::Status VisitExperts(const model::MoeTensors& from, const LayerShare& share,
-                          kernels::MoeWeights& to, Visit& visit) {
-  const Range inner = share.inner.columns, shared = share.shared_inner.columns;
+absl::Status VisitRouted(const model::MoeTensors& from, const LayerShare& share,
+                         kernels::MoeWeights& to, Visit&& visit) {
+  const Range inner = share.inner.columns;
   const int64_t inner_size = share.inner.shards.strip_columns;
   const auto slabs = [&](model::TensorRef tensor, const std::vector<Range>& rows) -> TensorSlice {
     if (tensor == nullptr) return nullptr;
     return share.has_all_experts ? TensorSlice::SlabRows(tensor, rows)
                                  : TensorSlice::SlabRows(tensor, rows, share.experts);
   };
-  SWITCHYARD_RETURN_IF_ERROR(visit(slabs(from.gate, {inner}), WeightUse::kMatrix, to.gate));
-  SWITCHYARD_RETURN_IF_ERROR(visit(slabs(from.up, {inner}), WeightUse::kMatrix, to.up));
-  SWITCHYARD_RETURN_IF_ERROR(visit(slabs(from.gate_up, {inner, Shifted(inner, inner_size)}),
-                                   WeightUse::kMatrix, to.gate_up));
+  SWITCHYARD_RETURN_IF_ERROR(visit(slabs(from.gate, {inner}), to.gate));
+  SWITCHYARD_RETURN_IF_ERROR(visit(slabs(from.up, {inner}), to.up));
   SWITCHYARD_RETURN_IF_ERROR(
-      visit(ColumnsOf(slabs(from.down, {{0, from.down->dims[1]}}), share.inner), WeightUse::kMatrix,
-            to.down));
+      visit(slabs(from.gate_up, {inner, Shifted(inner, inner_size)}), to.gate_up));
+  return visit(ColumnsOf(slabs(from.down, {{0, from.down->dims[1]}}), share.inner), to.down);
+}
+
+template <typename Visit>
+absl::Status VisitShared(const model::MoeTensors& from, const LayerShare& share,
+                         kernels::MoeWeights& to, Visit& visit) {
+  const Range shared = share.shared_inner.columns;
   if (!share.has_shared_expert) return absl::OkStatus();
   SWITCHYARD_RETURN_IF_ERROR(
       visit(from.shared_gate_input, WeightUse::kVector, to.shared_gate_input));
@@ -194,9 +200,10 @@ absl::Status VisitDense(const model::ModelSpec& spec, int l, const LayerShare& s
   return visit(layer.moe.router, WeightUse::kMatrix, to.router);
 }
 
-template <typename Visit>
+// `routed(layer, slice, target)` gets the tensors of the routed experts, `visit` all others.
+template <typename Visit, typename Routed>
 absl::Status VisitModel(const model::ModelSpec& spec, const RankShare& share, ModelWeights& weights,
-                        Visit visit) {
+                        Visit visit, Routed routed) {
   if (share.has_embedding) {
     SWITCHYARD_RETURN_IF_ERROR(
         visit(spec.token_embedding, WeightUse::kRowTable, weights.token_embedding));
@@ -206,8 +213,13 @@ absl::Status VisitModel(const model::ModelSpec& spec, const RankShare& share, Mo
     if (layer.has_dense) {
       SWITCHYARD_RETURN_IF_ERROR(VisitDense(spec, l, layer, weights, visit));
     }
-    SWITCHYARD_RETURN_IF_ERROR(VisitExperts(spec.layers[static_cast<size_t>(l)].moe, layer,
-                                            weights.layers[static_cast<size_t>(l)].moe, visit));
+    const model::MoeTensors& tensors = spec.layers[static_cast<size_t>(l)].moe;
+    kernels::MoeWeights& to = weights.layers[static_cast<size_t>(l)].moe;
+    SWITCHYARD_RETURN_IF_ERROR(VisitRouted(
+        tensors, layer, to, [&](const TensorSlice& slice, const kernels::Weight*& target) {
+          return routed(l, slice, target);
+        }));
+    SWITCHYARD_RETURN_IF_ERROR(VisitShared(tensors, layer, to, visit));
   }
   if (share.output_rows.empty()) return absl::OkStatus();
   SWITCHYARD_RETURN_IF_ERROR(VisitMixer(spec.final_mixer, weights.final_mixer, visit));
@@ -323,19 +335,62 @@ int64_t LoadedFileBytes(const model::ModelSpec& spec, const RankShare& share) {
   ModelWeights weights;
   weights.layers.resize(spec.layers.size());
   int64_t bytes = 0;
+  const auto add = [&](const TensorSlice& slice) {
+    if (slice.tensor() != nullptr) bytes += slice.bytes();
+    return absl::OkStatus();
+  };
   const absl::Status status = VisitModel(
-      spec, share, weights, [&](const TensorSlice& slice, WeightUse, const kernels::Weight*&) {
-        if (slice.tensor() != nullptr) bytes += slice.bytes();
-        return absl::OkStatus();
-      });
+      spec, share, weights,
+      [&](const TensorSlice& slice, WeightUse, const kernels::Weight*&) { return add(slice); },
+      [&](int, const TensorSlice& slice, const kernels::Weight*&) { return add(slice); });
   SWITCHYARD_CHECK(status.ok());
   return bytes;
 }
 
+std::vector<ExpertLayer> DescribeExperts(const model::ModelSpec& spec, const RankShare& share,
+                                         const kernels::Backend& backend) {
+  std::vector<ExpertLayer> layers(spec.layers.size());
+  for (int l = share.first_layer; l < share.end_layer; ++l) {
+    const LayerShare& from = share.layers[static_cast<size_t>(l)];
+    ExpertLayer& layer = layers[static_cast<size_t>(l)];
+    kernels::MoeWeights unused;
+    const auto add = [&](const TensorSlice& slice, const kernels::Weight*&) {
+      if (slice.tensor() == nullptr) return absl::OkStatus();
+      layer.expert_bytes += backend.SlabBytes(slice.View());
+      layer.file_bytes += slice.bytes() / slice.num_slabs();
+      return absl::OkStatus();
+    };
+    if (!from.has_experts) continue;
+    SWITCHYARD_CHECK(VisitRouted(spec.layers[static_cast<size_t>(l)].moe, from, unused, add).ok());
+    if (from.has_all_experts) {
+      for (int e = 0; e < spec.moe.num_experts; ++e) layer.present.push_back(e);
+    } else {
+      layer.present.assign(from.experts.begin(), from.experts.end());
+    }
+  }
+  return layers;
+}
+
+namespace {
+
+// Slots of a layer's experts in the fast tier, if they have tiers.
+std::optional<int64_t> TierSlots(absl::Span<const ExpertLayer> experts, int layer) {
+  if (experts.empty() || !experts[static_cast<size_t>(layer)].has_tiers()) return std::nullopt;
+  return experts[static_cast<size_t>(layer)].num_slots;
+}
+
+}  // namespace
+
 absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const model::ModelSpec& spec,
-                                         const RankShare& share, kernels::Backend& backend,
-                                         const LoadProgress& progress) {
-  const int64_t total_bytes = LoadedFileBytes(spec, share);
+                                         const RankShare& share,
+                                         absl::Span<const ExpertLayer> experts,
+                                         kernels::Backend& backend, const LoadProgress& progress) {
+  int64_t total_bytes = LoadedFileBytes(spec, share);
+  for (const ExpertLayer& layer : experts) {
+    if (layer.has_tiers()) {
+      total_bytes -= static_cast<int64_t>(layer.present.size()) * layer.file_bytes;
+    }
+  }
   ModelWeights weights;
   SetShapes(spec, share, weights);
   std::vector<kernels::WeightRequest> requests;
@@ -344,26 +399,48 @@ absl::StatusOr<ModelWeights> LoadWeights(const model::GgufFile& file, const mode
     if (slice.tensor() != nullptr) requests.push_back({slice.View(), use});
     return absl::OkStatus();
   };
-  SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, share, weights, request));
+  const auto request_routed = [&](int layer, const TensorSlice& slice,
+                                  const kernels::Weight*&) -> absl::Status {
+    if (slice.tensor() == nullptr) return absl::OkStatus();
+    requests.push_back({slice.View(), WeightUse::kMatrix, TierSlots(experts, layer)});
+    return absl::OkStatus();
+  };
+  SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, share, weights, request, request_routed));
   SWITCHYARD_RETURN_IF_ERROR(backend.ReserveWeights(requests));
   int64_t done_bytes = 0;
-  const auto load = [&](const TensorSlice& slice, WeightUse use,
-                        const kernels::Weight*& target) -> absl::Status {
-    if (slice.tensor() == nullptr) return absl::OkStatus();
+  // With `tiered` the tensor has tiers: it keeps its source.
+  const auto load_some = [&](const TensorSlice& slice, WeightUse use,
+                             std::optional<int64_t> num_slots, const kernels::Weight*& target,
+                             std::vector<kernels::Weight*>* tiered) -> absl::Status {
     kernels::WeightSource source;
     source.name = slice.tensor()->name;
     source.view = slice.View();
-    source.read = [&](int64_t first, int64_t count, std::byte* out) {
+    source.num_slots = num_slots;
+    source.read = [slice, &file](int64_t first, int64_t count, std::byte* out) {
       return slice.Read(file, first, count, out);
     };
     absl::StatusOr<std::unique_ptr<kernels::Weight>> weight = backend.LoadWeight(source, use);
     if (!weight.ok()) return weight.status();
     target = weight->get();
+    if (tiered != nullptr) tiered->push_back(weight->get());
     weights.owned.push_back(*std::move(weight));
-    done_bytes += slice.bytes();
+    if (tiered == nullptr) done_bytes += slice.bytes();
     return progress ? progress(done_bytes, total_bytes) : absl::OkStatus();
   };
-  SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, share, weights, load));
+  const auto load = [&](const TensorSlice& slice, WeightUse use,
+                        const kernels::Weight*& target) -> absl::Status {
+    if (slice.tensor() == nullptr) return absl::OkStatus();
+    return load_some(slice, use, std::nullopt, target, nullptr);
+  };
+  const auto load_routed = [&](int layer, const TensorSlice& slice,
+                               const kernels::Weight*& target) -> absl::Status {
+    if (slice.tensor() == nullptr) return absl::OkStatus();
+    const std::optional<int64_t> num_slots = TierSlots(experts, layer);
+    auto& tiered = weights.layers[static_cast<size_t>(layer)].tiered_experts;
+    return load_some(slice, WeightUse::kMatrix, num_slots, target,
+                     num_slots.has_value() ? &tiered : nullptr);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(VisitModel(spec, share, weights, load, load_routed));
   SWITCHYARD_RETURN_IF_ERROR(file.CheckUnchanged());
   return weights;
 }

@@ -244,6 +244,8 @@ const WorkerMemory& Worker::memory() const { return impl_->rank.memory(); }
 
 const kernels::Backend& Worker::backend() const { return impl_->rank.backend(); }
 
+ResidencySnapshot Worker::residency() const { return impl_->rank.residency(); }
+
 void Worker::Start(ResultCallback callback, GroupLostCallback on_group_lost) {
   SWITCHYARD_CHECK(!impl_->thread.joinable());
   impl_->callback = std::move(callback);

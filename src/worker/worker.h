@@ -18,6 +18,7 @@
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
 #include "placement/placement.h"
+#include "worker/experts/residency_policy.h"
 #include "worker/model_weights.h"
 #include "worker/weight_loader.h"
 
@@ -38,6 +39,8 @@ struct WorkerOptions {
   // Reset() cannot change it, nor the rank.
   placement::v1::Placement placement;
   int rank = 0;
+  // Which experts are in memory; as above.
+  ResidencyOptions residency;
 };
 
 // A rank's ends of what connects the group in one epoch.
@@ -85,6 +88,9 @@ class Worker {
 
   const WorkerMemory& memory() const;
   const kernels::Backend& backend() const;
+
+  // Where the rank's experts are. Threads: any.
+  ResidencySnapshot residency() const;
 
   // Starts the step thread. Ranks that do not lead have no results but the error of a step.
   void Start(ResultCallback callback, GroupLostCallback on_group_lost = {});

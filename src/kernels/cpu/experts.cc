@@ -164,11 +164,11 @@ class ExpertsTile {
     return stored;
   }
 
-  void SetPlace(int64_t slab, ExpertRun& run) const {
-    run.slab = static_cast<int32_t>(slab);
+  void SetPlace(int64_t expert, ExpertRun& run) const {
+    run.slab = static_cast<int32_t>(w_.slot_of(expert));
     run.in_fast_tier = true;
     if (w_.resident_slots.empty()) return;
-    const int32_t slot = w_.resident_slots[static_cast<size_t>(slab)];
+    const int32_t slot = w_.resident_slots[static_cast<size_t>(expert)];
     run.in_fast_tier = slot >= 0;
     if (slot >= 0) run.slab = slot;
   }
@@ -208,8 +208,8 @@ class ExpertsTile {
       ExpertRun& run = buffers_.runs[num_runs_++];
       run.begin = num_pairs_;
       run.count = count;
-      SetPlace(slab, run);
-      if (w_.use_counts != nullptr) w_.use_counts[slab] += static_cast<uint32_t>(count);
+      SetPlace(e, run);
+      if (w_.use_counts != nullptr) w_.use_counts[e] += static_cast<uint32_t>(count);
       num_pairs_ += count;
     }
     for (int64_t t = 0; t < num_tokens_; ++t) {

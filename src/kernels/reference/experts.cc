@@ -75,9 +75,10 @@ void AddExpert(const Expert& expert, absl::Span<const int32_t> tokens, const dou
   }
 }
 
-SlabPlace PlaceOf(const MoeWeights& w, int64_t slab) {
+SlabPlace PlaceOf(const MoeWeights& w, int64_t expert) {
+  const int64_t slab = w.slot_of(expert);
   if (w.resident_slots.empty()) return slab;
-  const int32_t slot = w.resident_slots[static_cast<size_t>(slab)];
+  const int32_t slot = w.resident_slots[static_cast<size_t>(expert)];
   return slot >= 0 ? SlabPlace(slot) : SlabPlace(slab, /*is_in_fast_tier=*/false);
 }
 
@@ -104,9 +105,8 @@ void ComputeTile(const MoeWeights& w, MatrixView<const float> u, MatrixView<cons
     }
     if (count == 0) continue;
     used[id] = true;
-    const int64_t slab = w.slot_of(id);
-    if (w.use_counts != nullptr) w.use_counts[slab] += static_cast<uint32_t>(count);
-    AddExpert({w.gate, w.up, w.gate_up, w.down, PlaceOf(w, slab), w.down_shards}, {tokens, count},
+    if (w.use_counts != nullptr) w.use_counts[id] += static_cast<uint32_t>(count);
+    AddExpert({w.gate, w.up, w.gate_up, w.down, PlaceOf(w, id), w.down_shards}, {tokens, count},
               token_weights, x, sums, workspace);
   }
   if (w.shared_down != nullptr) {

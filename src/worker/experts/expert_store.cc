@@ -4,9 +4,38 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "base/status_macros.h"
 
 namespace switchyard::worker {
+
+absl::Status DivideBudget(const ResidencyOptions& options, int num_experts,
+                          std::vector<ExpertLayer>& layers) {
+  const size_t num_entries = layers.size() * static_cast<size_t>(num_experts);
+  if (!options.earlier_uses.empty() && options.earlier_uses.size() != num_entries) {
+    return InvalidArgument("counts of experts have another shape: got: {}, wanted: {} x {}",
+                           options.earlier_uses.size(), layers.size(), num_experts);
+  }
+  std::vector<int> num_present;
+  std::vector<int64_t> expert_bytes;
+  int64_t smallest = 0;
+  for (const ExpertLayer& layer : layers) {
+    num_present.push_back(static_cast<int>(layer.present.size()));
+    expert_bytes.push_back(layer.expert_bytes);
+    if (layer.present.empty()) continue;
+    if (smallest == 0 || layer.expert_bytes < smallest) smallest = layer.expert_bytes;
+  }
+  if (options.fast_bytes > 0 && options.fast_bytes < smallest) {
+    return InvalidArgument(
+        "budget is below one expert: host-expert-bytes, got: {}, one expert: {}; 0 leaves all in "
+        "the file",
+        options.fast_bytes, smallest);
+  }
+  const std::vector<int> slots =
+      DivideSlots(options.fast_bytes, num_present, expert_bytes, options.earlier_uses, num_experts);
+  for (size_t l = 0; l < layers.size(); ++l) layers[l].num_slots = slots[l];
+  return absl::OkStatus();
+}
 
 ExpertStore::ExpertStore(ExpertStoreOptions options, ExpertCopy copy)
     : options_(std::move(options)),
@@ -25,7 +54,7 @@ ExpertStore::ExpertStore(ExpertStoreOptions options, ExpertCopy copy)
   for (size_t l = 0; l < num_layers; ++l) {
     const ExpertLayer& layer = options_.layers[l];
     expert_bytes_.push_back(layer.expert_bytes);
-    const bool is_whole = layer.num_slots >= static_cast<int>(layer.present.size());
+    const bool is_whole = !layer.has_tiers();
     table.has_tiers_[l] = is_whole ? 0 : 1;
     has_tiers_ = has_tiers_ || !is_whole;
     for (const int expert : layer.present) {
@@ -54,16 +83,16 @@ ExpertStore::~ExpertStore() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status ExpertStore::Fill(const std::function<absl::Status()>& on_copied) {
+absl::Status ExpertStore::Fill(const std::function<absl::Status(int layer)>& on_copied) {
   for (int l = 0; l < static_cast<int>(options_.layers.size()); ++l) {
     const ExpertLayer& layer = options_.layers[static_cast<size_t>(l)];
-    if (layer.num_slots >= static_cast<int>(layer.present.size())) continue;
+    if (!layer.has_tiers()) continue;
     std::vector<int> best = policy_.Best(l, layer.present, layer.num_slots);
     std::sort(best.begin(), best.end());  // the file is read from front to back
     for (int slot = 0; slot < static_cast<int>(best.size()); ++slot) {
       const int expert = best[static_cast<size_t>(slot)];
       SWITCHYARD_RETURN_IF_ERROR(copy_(l, expert, slot));
-      if (on_copied) SWITCHYARD_RETURN_IF_ERROR(on_copied());
+      if (on_copied) SWITCHYARD_RETURN_IF_ERROR(on_copied(l));
       std::lock_guard lock(mutex_);
       states_[Index(l, expert)] = options_.fast_state;
       slots_[Index(l, expert)] = slot;

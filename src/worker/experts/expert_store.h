@@ -20,10 +20,18 @@ namespace switchyard::worker {
 struct ExpertLayer {
   std::vector<int> present;  // ids, ascending
   int64_t expert_bytes = 0;  // of one expert in the fast tier
+  int64_t file_bytes = 0;    // and in the file
   // Slots of the fast tier, at most present.size(); as many = all are there, for good, and the
   // tensors have no tiers.
   int num_slots = 0;
+  bool has_tiers() const { return num_slots < static_cast<int>(present.size()); }
 };
+
+// Divides the budget of the fast tier over the layers: sets their num_slots.
+// Errors: kInvalidArgument for a budget that is not 0 and below one expert, and for counts of
+//         another model's shape.
+absl::Status DivideBudget(const ResidencyOptions& options, int num_experts,
+                          std::vector<ExpertLayer>& layers);
 
 struct ExpertStoreOptions {
   int num_experts = 0;
@@ -57,7 +65,7 @@ class ExpertStore {
   // Fills the slots with the experts that were used most, the first ones where nothing is known.
   // `on_copied` is called after each; an error that it returns ends the load.
   // Errors: those of the copies and of `on_copied`.
-  absl::Status Fill(const std::function<absl::Status()>& on_copied = {});
+  absl::Status Fill(const std::function<absl::Status(int layer)>& on_copied = {});
 
   // Returns the residency table that this step reads: for each (layer, expert) its slot or tier.
   // The table and every slot in it stay valid until the EndStep() that matches. Starts no copy,

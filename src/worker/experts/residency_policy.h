@@ -24,6 +24,14 @@ struct ResidencyPolicyOptions {
   int64_t max_copy_bytes = int64_t{16} << 20;
 };
 
+// What a rank may keep in the fast tier, and what is known of its experts before it starts.
+struct ResidencyOptions {
+  int64_t fast_bytes = -1;  // of experts; negative = room for all
+  ResidencyPolicyOptions policy;
+  // Counts of earlier runs, [num_layers, num_experts]; may be empty.
+  std::vector<uint64_t> earlier_uses;
+};
+
 // One proposal: `promote` takes the slot of `evict`.
 struct ExpertSwap {
   int layer = 0;

@@ -31,6 +31,7 @@ class ResidencyTable {
                                                      num_experts_);
   }
   uint64_t version() const { return version_; }
+  size_t num_experts() const { return num_experts_; }
 
  private:
   friend class ExpertStore;

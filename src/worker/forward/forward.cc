@@ -165,7 +165,7 @@ absl::StatusOr<MatrixView<float>> Forward::RunLayers(StepContext& step,
       if (residual.rows == 0) return residual;
     }
     inject = mix(layer.moe_mixer);
-    SWITCHYARD_RETURN_IF_ERROR(RunMoeLayer(layer, residual.rows, step));
+    SWITCHYARD_RETURN_IF_ERROR(RunMoeLayer(layer, l, residual.rows, step));
     combine(inject);
     if (observer_) observer_(l, residual);
   }
@@ -173,7 +173,7 @@ absl::StatusOr<MatrixView<float>> Forward::RunLayers(StepContext& step,
 }
 
 absl::Status Forward::Run(const Batch& batch, const KvCache& kv_cache, const RecurrentState& state,
-                          comm::Communicator* ranks, Ledger& ledger) {
+                          comm::Communicator* ranks, const StepExperts& experts, Ledger& ledger) {
   StepContext step{backend_,
                    activations_,
                    kv_cache,
@@ -184,13 +184,14 @@ absl::Status Forward::Run(const Batch& batch, const KvCache& kv_cache, const Rec
                    delta_net_sequences_,
                    conv_sequences_,
                    ranks,
-                   share_};
+                   share_,
+                   experts};
   if (share_.after_experts == placement::Meeting::kOwner && share_.rank > 0) {
     for (int l = 0; l < spec_.num_layers; ++l) {
       const int64_t num_rows = l < spec_.num_layers - 1 ? batch.num_rows() : batch.num_outputs();
       if (num_rows == 0) break;
-      SWITCHYARD_RETURN_IF_ERROR(
-          ServeMoeLayer(weights_.layers[static_cast<size_t>(l)], num_rows, spec_.moe.top_k, step));
+      SWITCHYARD_RETURN_IF_ERROR(ServeMoeLayer(weights_.layers[static_cast<size_t>(l)], l, num_rows,
+                                               spec_.moe.top_k, step));
     }
     return absl::OkStatus();
   }

@@ -49,10 +49,10 @@ class Forward {
 
   // Computes the rank's share of all layers and advances caches and states. The last layer's
   // experts, the final mixer and the head run only for batch.output_rows. `ranks` are the others;
-  // null if there are none. All ranks run the same batch.
+  // null if there are none. All ranks run the same batch. Adds to experts.uses.
   // Errors: those of the communicator; the state is undefined then.
   absl::Status Run(const Batch& batch, const KvCache& kv_cache, const RecurrentState& state,
-                   comm::Communicator* ranks, Ledger& ledger);
+                   comm::Communicator* ranks, const StepExperts& experts, Ledger& ledger);
 
   // Logits of `count` outputs of the last Run(), from output `first` on, on the device; valid until
   // the next call. On other ranks than the lead one: computes what is here of them and returns

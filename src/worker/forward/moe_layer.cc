@@ -33,7 +33,8 @@ JobParts PartsOf(float* job, int64_t num_rows, int64_t hidden_size, int64_t top_
 
 }  // namespace
 
-absl::Status RunMoeLayer(const LayerWeights& weights, int64_t num_rows, StepContext& step) {
+absl::Status RunMoeLayer(const LayerWeights& weights, int layer, int64_t num_rows,
+                         StepContext& step) {
   Activations& activations = step.activations;
   const MatrixView<float> input = activations.sublayer_input.Rows(0, num_rows);
   const MatrixView<float> output = activations.sublayer_output.Rows(0, num_rows);
@@ -50,8 +51,9 @@ absl::Status RunMoeLayer(const LayerWeights& weights, int64_t num_rows, StepCont
         RankExchange(*step.ranks, step.ledger)
             .Broadcast(job.input.data, num_rows * activations.expert_job.cols, kOwner));
   }
-  step.backend.Experts(step.ledger[v1::STAGE_EXPERTS_DEVICE], weights.moe, input, experts,
-                       expert_weights, output);
+  step.backend.Experts(step.ledger[v1::STAGE_EXPERTS_DEVICE],
+                       step.experts.WeightsOf(weights, layer), input, experts, expert_weights,
+                       output);
   switch (step.share.after_experts) {
     case Meeting::kNone:
       return absl::OkStatus();
@@ -63,7 +65,7 @@ absl::Status RunMoeLayer(const LayerWeights& weights, int64_t num_rows, StepCont
   return absl::OkStatus();
 }
 
-absl::Status ServeMoeLayer(const LayerWeights& weights, int64_t num_rows, int64_t top_k,
+absl::Status ServeMoeLayer(const LayerWeights& weights, int layer, int64_t num_rows, int64_t top_k,
                            StepContext& step) {
   Activations& activations = step.activations;
   const MatrixView<float> output = activations.sublayer_output.Rows(0, num_rows);
@@ -71,8 +73,9 @@ absl::Status ServeMoeLayer(const LayerWeights& weights, int64_t num_rows, int64_
   RankExchange ranks(*step.ranks, step.ledger);
   SWITCHYARD_RETURN_IF_ERROR(
       ranks.Broadcast(job.input.data, num_rows * activations.expert_job.cols, kOwner));
-  step.backend.Experts(step.ledger[v1::STAGE_EXPERTS_DEVICE], weights.moe, job.input, job.experts,
-                       job.weights, output);
+  step.backend.Experts(step.ledger[v1::STAGE_EXPERTS_DEVICE],
+                       step.experts.WeightsOf(weights, layer), job.input, job.experts, job.weights,
+                       output);
   return ranks.Reduce(output, kOwner);
 }
 

@@ -212,7 +212,7 @@ TEST(ExpertStoreTest, ABadFileStopsTheMovesAndSaysWhy) {
 TEST(ExpertStoreTest, AFillThatFailsIsAnError) {
   FakeTiers tiers;
   ExpertStore store(Options(1, 3, 2), tiers.Copy());
-  EXPECT_EQ(store.Fill([] { return absl::CancelledError("enough"); }).code(),
+  EXPECT_EQ(store.Fill([](int) { return absl::CancelledError("enough"); }).code(),
             absl::StatusCode::kCancelled);
   tiers.Fail();
   EXPECT_EQ(store.Fill().code(), absl::StatusCode::kDataLoss);
