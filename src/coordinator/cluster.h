@@ -5,46 +5,60 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "switchyard/placement/v1/placement.pb.h"
 #include "switchyard/worker/v1/session.pb.h"
 #include "switchyard/worker/v1/step.pb.h"
 
 #include "base/clock.h"
-#include "coordinator/plan_book.h"
+#include "coordinator/lead_plans.h"
+#include "coordinator/process_watch.h"
+#include "coordinator/rendezvous_book.h"
+#include "coordinator/worker_registration.h"
 
 namespace switchyard::coordinator {
 
-// Must be the same on both sides of a session.
-inline constexpr uint32_t kWorkerProtocolVersion = 1;
-
 struct ClusterOptions {
-  int world_size = 1;
-  // What every member loads. The digest must be set; an empty path means that every worker brings
-  // its own file.
+  // Who computes what once all places are taken; without a mode there is one place, and who has it
+  // computes everything.
+  switchyard::placement::v1::Placement placement;
+  // What every member loads, but for its share. The digest must be set; an empty path means that
+  // every worker brings its own file.
   switchyard::worker::v1::Configure configure;
   int64_t vocab_size = 0;
-  uint64_t lease_seed = 0;  // of the random numbers that name leases
+  uint64_t lease_seed = 0;  // of the random numbers that name leases and the group
+  // By place: ids of workers that it is kept for, as their launcher numbers them. "", or what is
+  // missing at the end: for any other.
+  std::vector<std::string> worker_ids;
+  // How ranks reach each other, "shm" or "ucx"; empty = by where they are.
+  std::string backend;
+  // Makes a placement for fewer workers, should some not come back; null = the group waits for
+  // them. From within the cluster's methods: must not block.
+  std::function<absl::StatusOr<switchyard::placement::v1::Placement>(int world_size)> replan;
 
   double heartbeat_seconds = 0.5;  // between signs of life, in both directions
   int num_missed = 3;              // heartbeats without which a worker is under suspicion
   double suspect_seconds = 3.5;    // from there to its loss
   double open_seconds = 10;        // from a process's start to registration, and to its session
   double load_seconds = 60;        // without progress of a load
-  // A step may take `step_factor` times what the slowest so far took for as many rows, but always
-  // min_step_seconds; before any has been seen, first_step_seconds, since its pages may have to
-  // come from a disk.
-  double min_step_seconds = 3;
-  double step_factor = 20;
-  double first_step_seconds = 600;
+  StepLimits step;
+  double form_seconds = 10;  // for ranks to link up
+  // Attempts to form or keep a group that fail one after the other, without a step or a loss of a
+  // member in between, wait longer and longer. The group is given up after so many of them, if
+  // they have taken so long.
+  int max_group_losses = 8;
+  double group_loss_seconds = 60;
+  double replan_seconds = 30;  // without a member, until the others go on without it
   // The engine starts nothing on a worker that leaves; when that one has been without a plan for
   // this long, nothing runs any more.
   double drained_seconds = 0.25;
@@ -81,13 +95,14 @@ class ClusterEvents {
 enum class GroupState {
   kForming,        // has never been complete
   kServing,        // all members can take plans
-  kReconfiguring,  // a member was lost
+  kReconfiguring,  // a member or a link was lost
   kStopped,        // for good
 };
 
 // One place in the group, as operators see it.
 struct MemberStatus {
   switchyard::worker::v1::WorkerState state = switchyard::worker::v1::WORKER_STATE_DEAD;
+  int rank = -1;          // in the present placement; -1 = it has no part in it
   std::string worker_id;  // of the last worker in this place; "" = there was none yet
   uint64_t incarnation = 0;
   uint32_t pid = 0;
@@ -101,27 +116,34 @@ struct MemberStatus {
 struct ClusterStatus {
   GroupState state = GroupState::kForming;
   uint64_t epoch = 0;
-  std::vector<MemberStatus> members;  // by rank
-  int64_t num_losses = 0;             // of members that had a session
-  int64_t num_stale_messages = 0;     // of an older epoch or an ended lease; dropped
-  int64_t num_faults = 0;             // messages that were not allowed; each ended a session
+  std::vector<MemberStatus> members;               // by place
+  switchyard::placement::v1::Placement placement;  // the present one
+  bool is_degraded = false;                        // it goes without some places
+  int64_t num_losses = 0;                          // of members that had a session
+  int64_t num_link_losses = 0;                     // of groups whose members were well
+  int64_t num_stale_messages = 0;                  // of an older epoch or an ended lease; dropped
+  int64_t num_faults = 0;  // messages that were not allowed; each ended a session
 };
 
-// The epoch grows with every membership change. Members enter it by loading (Configure) or by
-// forgetting what they had (BeginEpoch); once all have, the group serves. A member is lost when its
-// session or process ends, when it is silent or stuck for too long, or when it says what it may
-// not; its lease is void from then on, whatever it still sends.
+// The epoch grows with every change of membership, placement or links. Members enter it by loading
+// (Configure) or by forgetting what they had (BeginEpoch); once all have, they link up (FormGroup,
+// more than one only), and once all have, the group serves. A member is lost when its session or
+// process ends, when it is silent or stuck for too long, or when it says what it may not; its lease
+// is void from then on, whatever it still sends. A group that was lost by a link between members
+// who are well forms again at once.
 //
-// Signs of life, progress and faults belong to the lease; results and ShardReady to the epoch.
+// A place is for one worker, and its rank as long as all places are taken. If a place stays empty
+// and there is a `replan`, the others get ranks in a smaller placement, until it is taken again.
+//
+// Signs of life, progress and faults belong to the lease; the rest to the epoch.
 // Threads: one at a time.
 class Cluster {
  public:
   // The arguments must outlive the object.
   Cluster(const ClusterOptions& options, const Clock& clock, ClusterEvents& events);
 
-  // Errors: kFailedPrecondition (another protocol version, another model), kAlreadyExists (a live
-  //         worker has this id with another incarnation), kResourceExhausted (the group is
-  //         complete), kInvalidArgument (a field is missing or too long), kUnavailable (stopped).
+  // Errors: those of CheckRegistration(), kAlreadyExists (a live worker has this id with another
+  //         incarnation), kResourceExhausted (the group is complete), kUnavailable (stopped).
   absl::StatusOr<switchyard::worker::v1::RegisterWorkerResponse> Register(
       const switchyard::worker::v1::RegisterWorkerRequest& request);
 
@@ -145,8 +167,8 @@ class Cluster {
   // Looks at the clock; to be called a few times per heartbeat interval.
   void Tick();
 
-  // Sends a plan to the lead rank. A plan of another epoch, or one for a group that does not serve,
-  // is dropped with OK.
+  // Sends a plan to the lead rank, once no rank is under suspicion. A plan of another epoch, or one
+  // for a group that does not serve, is dropped with OK.
   // Errors: kInvalidArgument (our own bug).
   absl::Status Submit(switchyard::worker::v1::StepPlan plan);
 
@@ -167,12 +189,17 @@ class Cluster {
   enum class Phase {
     kVacant,
     kRegistered,  // waits for its session
+    kSpare,       // has a session and no rank
     kLoading,     // has Configure
     kEntering,    // is loaded; has BeginEpoch
-    kReady,       // in the current epoch
+    kEntered,     // in the current epoch
+    kForming,     // has FormGroup
+    kReady,       // linked up, or alone
   };
   struct Member {
     Phase phase = Phase::kVacant;
+    int rank = -1;                                       // -1 = none
+    double vacant_since = 0;                             // if it is
     bool is_leaving = false;                             // has said so
     bool is_told_to_go = false;                          // by Shutdown or Drain
     double leave_by = 0;                                 // if it was told to
@@ -183,7 +210,9 @@ class Cluster {
     double last_heard = 0;
     double last_sent = 0;  // heartbeat
     std::optional<double> suspect_since;
+    bool needs_share = false;  // its share is not the one that it was told of
     uint64_t configured_epoch = 0;
+    int num_loads = 0;  // Configure commands without a ShardReady
     uint64_t last_command = 0;
     uint64_t last_heartbeat = 0;
     switchyard::worker::v1::Heartbeat heartbeat;
@@ -191,24 +220,20 @@ class Cluster {
     switchyard::worker::v1::ShardReady ready;
   };
 
-  // A process that was started for the group.
-  struct Process {
-    std::string worker_id;
-    uint32_t pid = 0;
-    double last_seen = 0;     // while it is not in the group
-    bool was_member = false;  // or is one
-  };
-
+  int world_size() const { return static_cast<int>(placement_.world_size()); }
   // The rank whose results count and that gets the plans.
-  Member& lead() { return members_.front(); }
+  const Member& lead() const;
+  Member& lead() { return const_cast<Member&>(std::as_const(*this).lead()); }
   Member* FindLease(uint64_t lease_id);
-  absl::Status CheckRegistration(
-      const switchyard::worker::v1::RegisterWorkerRequest& request) const;
-  Member* FindPlace(const std::string& worker_id);
+  bool IsMember(const std::string& worker_id, uint32_t pid) const;
+  Member* FindPlace(const switchyard::worker::v1::RegisterWorkerRequest& request);
+  bool IsKept(size_t place) const;
   bool AnyLeaves() const;
-  // Notes that the process is alive, if it was started for the group.
-  void SeeProcess(const switchyard::worker::v1::RegisterWorkerRequest& info);
+  bool AnySuspect() const;
+  // Whether every rank has a member in that phase.
+  bool AllAre(Phase phase) const;
   void SendCommand(Member& member, switchyard::worker::v1::WorkerSessionResponse command);
+  void SendConfigure(Member& member);
   // Sends the plans that wait, as far as the lead may get them now.
   absl::Status SendHeldPlans();
 
@@ -216,27 +241,42 @@ class Cluster {
                              const switchyard::worker::v1::WorkerSessionRequest& message) const;
   absl::Status HandleMessage(Member& member,
                              const switchyard::worker::v1::WorkerSessionRequest& message);
+  // Of messages that belong to the present epoch.
+  absl::Status HandleEpochMessage(Member& member,
+                                  const switchyard::worker::v1::WorkerSessionRequest& message);
   absl::Status HandleHeartbeat(Member& member, const switchyard::worker::v1::Heartbeat& heartbeat);
   absl::Status HandleProgress(Member& member,
                               const switchyard::worker::v1::ShardProgress& progress);
   absl::Status HandleReady(Member& member, uint64_t epoch,
                            const switchyard::worker::v1::ShardReady& ready);
   absl::Status HandleEntered(Member& member);
+  absl::Status HandleRendezvous(Member& member,
+                                const switchyard::worker::v1::RendezvousEntry& entry);
+  absl::Status HandleFormed(Member& member);
+  absl::Status HandleGroupLost(Member& member, const switchyard::worker::v1::GroupLost& lost);
   absl::Status HandleResult(Member& member, const switchyard::worker::v1::StepResult& result);
 
   // Whether a message of `epoch` is to be dropped; counts it then.
   bool IsStale(uint64_t epoch);
-  // Begins a new epoch: all who are loaded or loading are told.
+  // Begins a new epoch: all who have a rank are told, with their share if it is another one.
   void BeginEpoch();
-  void TryServe();
+  // Goes on as far as all ranks have come: links them up, serves.
+  void Advance();
+  void SendFormGroup();
+  std::string BackendOfMembers() const;
   void Lose(Member& member, const absl::Status& status, bool is_stale_process);
+  // The links of the epoch do not work; its members are well.
+  void LoseLinks(const absl::Status& status);
   void LoseGroup(const absl::Status& status, bool returns);
+  // Gives ranks to those who are there, and begins an epoch. False = there is no placement for
+  // them.
+  bool Regroup();
+  void CheckVacancies(double now);
 
   void CheckMember(Member& member, double now);
-  void CheckProcesses(double now);
+  void CheckPhase(Member& member, double now);
+  void CheckLeaving(Member& member, double now);
   void CheckSuspicion(Member& member, double now);
-  bool IsStepOverdue(double now) const;
-  double SecondsForNextStep() const;
   // Moves the clocks of others by the time for which this process did not run, if it did not.
   void SkipPause(double now);
   switchyard::worker::v1::WorkerState StateOf(const Member& member) const;
@@ -245,18 +285,22 @@ class Cluster {
   const Clock& clock_;
   ClusterEvents& events_;
   std::mt19937_64 random_;
-  std::vector<Member> members_;  // by rank
-  std::vector<Process> processes_;
+  const std::string group_id_;
+  std::vector<Member> members_;                     // by place
+  switchyard::placement::v1::Placement placement_;  // the present one
+  ProcessWatch processes_;
   GroupState state_ = GroupState::kForming;
+  bool has_served_ = false;
   bool is_draining_ = false;
   uint64_t epoch_ = 1;
-  PlanBook plans_;                                           // with the lead
-  std::deque<switchyard::worker::v1::StepPlan> held_plans_;  // for a lead that must not get them
-  double step_since_ = 0;  // when the running step may have begun, or the last one ended
-  double slowest_step_seconds_ = 0;
-  double slowest_row_seconds_ = 0;
+  RendezvousBook rendezvous_;
+  LeadPlans plans_;
+  int num_link_losses_in_a_row_ = 0;
+  double first_link_loss_ = 0;  // of those
+  double form_not_before_ = 0;
+  bool was_replan_refused_ = false;  // for those who are there
   std::optional<double> last_look_;  // at the clock
-  int64_t num_losses_ = 0, num_stale_messages_ = 0, num_faults_ = 0;
+  int64_t num_losses_ = 0, num_link_losses_ = 0, num_stale_messages_ = 0, num_faults_ = 0;
 };
 
 }  // namespace switchyard::coordinator

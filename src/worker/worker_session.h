@@ -16,7 +16,7 @@
 namespace switchyard::worker {
 
 // Must be the coordinator's.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 struct WorkerSessionOptions {
   std::string coordinator;  // "host:port" or "unix:/path"

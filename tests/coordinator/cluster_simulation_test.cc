@@ -84,6 +84,10 @@ struct SimulatedWorker {
   uint64_t acknowledged = 0;
   uint64_t heartbeat = 0;
   double heard = 0;
+  // Of a group of several.
+  uint64_t group_epoch = 0;  // that it forms or has formed; 0 = none
+  bool has_formed = false;
+  uint32_t group_size = 0;  // of its placement
 };
 
 class SimulatedStream : public WorkerStream {
@@ -103,7 +107,21 @@ class Simulation : public ClusterEvents {
  public:
   explicit Simulation(uint64_t seed) : random_(seed) {
     ClusterOptions options;
-    options.world_size = 1 + static_cast<int>(Below(3));
+    world_size_ = 1 + static_cast<int>(Below(4));
+    options.placement.set_mode(world_size_ == 1 ? placement::v1::MODE_SINGLE
+                               : Below(2) == 0  ? placement::v1::MODE_LAYER_SPLIT
+                                                : placement::v1::MODE_EXPERT_PARALLEL);
+    options.placement.set_world_size(static_cast<uint32_t>(world_size_));
+    if (Below(2) == 0) {  // others go on without a worker that is away for long
+      options.replan = [](int world_size) -> absl::StatusOr<placement::v1::Placement> {
+        placement::v1::Placement placement;
+        placement.set_mode(world_size == 1 ? placement::v1::MODE_SINGLE
+                                           : placement::v1::MODE_EXPERT_PARALLEL);
+        placement.set_world_size(static_cast<uint32_t>(world_size));
+        return placement;
+      };
+      options.replan_seconds = 1;
+    }
     options.lease_seed = seed;
     options.configure.set_model_digest("sha256:x");
     options.configure.set_model_path("x");
@@ -113,7 +131,6 @@ class Simulation : public ClusterEvents {
     options.configure.mutable_sizes()->set_max_step_rows(8);
     options.vocab_size = 10;
     cluster_ = std::make_unique<Cluster>(options, agenda_, *this);
-    world_size_ = options.world_size;
     // Sometimes one more than there is room for.
     const int num_workers = world_size_ + static_cast<int>(Below(2));
     for (int i = 0; i < num_workers; ++i) {
@@ -142,6 +159,8 @@ class Simulation : public ClusterEvents {
 
   int64_t num_losses() const { return cluster_->status().num_losses; }
   int64_t num_stale() const { return cluster_->status().num_stale_messages; }
+  bool was_degraded() const { return was_degraded_; }
+  int64_t num_link_losses() const { return cluster_->status().num_link_losses; }
 
   // ---- events of the cluster --------------------------------------------------------------------
   void OnReady(uint64_t epoch) override {
@@ -197,6 +216,8 @@ class Simulation : public ClusterEvents {
             if (worker.session != session) return;
             worker.heard = agenda_.NowSeconds();
             if (message.has_heartbeat()) return;
+            if (message.has_rendezvous_data()) return OnRendezvous(worker, message);
+            if (message.epoch() > worker.group_epoch) CancelForming(worker);
             worker.commands.push_back(std::move(message));
             NextCommand(worker);
           });
@@ -211,6 +232,10 @@ class Simulation : public ClusterEvents {
   }
 
  private:
+  // Once in so many times, as long as things go wrong.
+  bool IsLinkBroken(uint64_t times) {
+    return agenda_.NowSeconds() - start_ < kFaultsEnd && Below(times) == 0;
+  }
   uint64_t Below(uint64_t limit) { return random_() % limit; }
   double Between(double low, double high) {
     return low + (high - low) * static_cast<double>(Below(1 << 20)) / (1 << 20);
@@ -232,7 +257,9 @@ class Simulation : public ClusterEvents {
     const uint64_t epoch = cluster_->epoch();
     if (epoch < seen_epoch_) Violate("epoch went back");
     seen_epoch_ = epoch;
-    const bool serving = cluster_->status().state == GroupState::kServing;
+    const ClusterStatus status = cluster_->status();
+    const bool serving = status.state == GroupState::kServing;
+    was_degraded_ = was_degraded_ || (serving && status.is_degraded);
     if (serving != (ready_epoch_ != 0)) Violate("events and state differ");
     if (serving && ready_epoch_ != epoch) Violate("serves in an epoch that nobody was told of");
   }
@@ -319,6 +346,7 @@ class Simulation : public ClusterEvents {
     if (worker.session != 0) EndForCluster(worker.session, worker.lease);
     ++worker.life;
     worker.runs = worker.stopped = worker.has_weights = worker.busy = false;
+    worker.group_epoch = 0;
     worker.waiting.clear();
     worker.session = 0;
     worker.commands.clear();
@@ -401,6 +429,7 @@ class Simulation : public ClusterEvents {
   void EndSession(SimulatedWorker& worker) {
     worker.session = 0;
     worker.commands.clear();
+    CancelForming(worker);
     RegisterLater(worker);
   }
 
@@ -439,6 +468,7 @@ class Simulation : public ClusterEvents {
       return AfterInLife(worker, seconds, [this, &worker, session, command] {
         worker.has_weights = true;
         if (worker.session == session) {
+          worker.group_size = command.configure().placement().world_size();
           worker.epoch = command.epoch();
           worker.acknowledged = command.command_id();
           v1::WorkerSessionRequest message;
@@ -460,7 +490,59 @@ class Simulation : public ClusterEvents {
         Done(worker);
       });
     }
+    if (command.has_form_group()) return Form(worker, session, command);
     RunStep(worker, session, command, 0);
+  }
+
+  // Blocks until the ranks know each other, a newer epoch begins or the time is over.
+  void Form(SimulatedWorker& worker, int session, const v1::WorkerSessionResponse& command) {
+    if (worker.session != session || worker.epoch != command.epoch()) return Done(worker);
+    worker.acknowledged = command.command_id();
+    worker.group_epoch = command.epoch();
+    worker.has_formed = false;
+    if (IsLinkBroken(8)) return LoseGroup(worker, command.epoch());
+    v1::WorkerSessionRequest message;
+    message.mutable_rendezvous_entry()->set_key("tensor");
+    message.mutable_rendezvous_entry()->set_data(fmt::format("{} {}", worker.id, command.epoch()));
+    SendUp(worker, std::move(message));
+    AfterInLife(worker, 10, [this, &worker, session, epoch = command.epoch()] {
+      const bool waits =
+          worker.session == session && worker.group_epoch == epoch && !worker.has_formed;
+      if (waits) LoseGroup(worker, epoch);
+    });
+  }
+  void OnRendezvous(SimulatedWorker& worker, const v1::WorkerSessionResponse& command) {
+    if (worker.group_epoch != command.epoch() || worker.has_formed) return;
+    if (command.rendezvous_data().entries_size() != static_cast<int>(worker.group_size))
+      Violate("entries are missing");
+    for (const std::string& entry : command.rendezvous_data().entries()) {
+      if (!entry.ends_with(fmt::format(" {}", command.epoch())))
+        Violate("entry is of another epoch");
+    }
+    AfterInLife(worker, Between(0.0001, 0.05), [this, &worker, epoch = command.epoch()] {
+      if (worker.group_epoch != epoch || worker.has_formed) return;
+      worker.has_formed = true;
+      v1::WorkerSessionRequest message;
+      message.mutable_group_formed();
+      SendUp(worker, std::move(message));
+      Done(worker);
+    });
+  }
+  // A link is broken: from the command thread, which is free then, or from the step thread.
+  void LoseGroup(SimulatedWorker& worker, uint64_t epoch) {
+    if (worker.group_epoch != epoch) return;
+    const bool was_forming = !worker.has_formed;
+    worker.group_epoch = 0;
+    v1::WorkerSessionRequest message;
+    message.mutable_group_lost()->set_code(14);
+    SendUp(worker, std::move(message));
+    if (was_forming) Done(worker);
+  }
+  // A newer epoch has come, or the session has ended.
+  void CancelForming(SimulatedWorker& worker) {
+    const bool was_forming = worker.group_epoch != 0 && !worker.has_formed;
+    worker.group_epoch = 0;
+    if (was_forming) Done(worker);
   }
   void Done(SimulatedWorker& worker) {
     worker.busy = false;
@@ -472,6 +554,13 @@ class Simulation : public ClusterEvents {
     AfterInLife(worker, Between(0.01, 0.2), [this, &worker, session, command, step] {
       const bool is_void = worker.session != session || worker.epoch != command.epoch();
       if (is_void) return Done(worker);
+      if (worker.group_size > 1) {
+        if (worker.group_epoch != command.epoch()) return Done(worker);  // it has been lost
+        if (IsLinkBroken(50)) {
+          LoseGroup(worker, command.epoch());
+          return Done(worker);
+        }
+      }
       const v1::StepPlan& plan = command.step_plan();
       const bool last = step + 1 == plan.run_ahead() || !worker.commands.empty();
       worker.acknowledged = command.command_id();
@@ -507,6 +596,7 @@ class Simulation : public ClusterEvents {
   uint64_t last_plan_ = 0;
   std::deque<uint64_t> submitted_;
   int64_t num_results_ = 0;
+  bool was_degraded_ = false;  // and served
   std::string violation_;
 };
 
@@ -523,6 +613,8 @@ TEST_P(ClusterSimulationTest, KeepsItsPromisesAndServesAgain) {
   InitLogging({.threshold = LogLevel::kOff});
   int64_t num_losses = 0;
   int64_t num_stale = 0;
+  int64_t num_link_losses = 0;
+  int64_t num_degraded = 0;
   const char* chosen = std::getenv("SWITCHYARD_SIMULATION_SEED");
   const uint64_t first = chosen != nullptr ? std::strtoull(chosen, nullptr, 10)
                                            : static_cast<uint64_t>(GetParam() * kSeedsPerTest);
@@ -531,11 +623,15 @@ TEST_P(ClusterSimulationTest, KeepsItsPromisesAndServesAgain) {
     ASSERT_EQ(simulation.Run(), "") << "seed " << seed;
     num_losses += simulation.num_losses();
     num_stale += simulation.num_stale();
+    num_link_losses += simulation.num_link_losses();
+    num_degraded += simulation.was_degraded();
   }
   if (chosen != nullptr) return;
   // Else it would have tested nothing.
   EXPECT_GT(num_losses, kSeedsPerTest);
   EXPECT_GT(num_stale, kSeedsPerTest);
+  EXPECT_GT(num_link_losses, kSeedsPerTest / 2);
+  EXPECT_GT(num_degraded, kSeedsPerTest / 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ClusterSimulationTest, testing::Range(0, 8));

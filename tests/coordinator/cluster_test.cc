@@ -94,6 +94,12 @@ class ClusterTest : public testing::Test {
   }
 
   void Make() { cluster_ = std::make_unique<Cluster>(options_, clock_, log_); }
+  // Makes a group of several.
+  void Make(int world_size, placement::v1::Mode mode = placement::v1::MODE_EXPERT_PARALLEL) {
+    options_.placement.set_mode(mode);
+    options_.placement.set_world_size(static_cast<uint32_t>(world_size));
+    Make();
+  }
 
   v1::WorkerState state(size_t rank = 0) { return cluster_->status().members[rank].state; }
   GroupState group() { return cluster_->status().state; }
@@ -121,6 +127,23 @@ class ClusterTest : public testing::Test {
   void SendEntered(uint64_t lease, uint64_t epoch) {
     v1::WorkerSessionRequest message = Message(lease, epoch);
     message.mutable_epoch_entered();
+    cluster_->OnMessage(lease, message);
+  }
+  void SendEntry(uint64_t lease, uint64_t epoch, const std::string& key, const std::string& data) {
+    v1::WorkerSessionRequest message = Message(lease, epoch);
+    message.mutable_rendezvous_entry()->set_key(key);
+    message.mutable_rendezvous_entry()->set_data(data);
+    cluster_->OnMessage(lease, message);
+  }
+  void SendFormed(uint64_t lease, uint64_t epoch) {
+    v1::WorkerSessionRequest message = Message(lease, epoch);
+    message.mutable_group_formed();
+    cluster_->OnMessage(lease, message);
+  }
+  void SendGroupLost(uint64_t lease, uint64_t epoch, const std::string& text = "no answer") {
+    v1::WorkerSessionRequest message = Message(lease, epoch);
+    message.mutable_group_lost()->set_code(14);
+    message.mutable_group_lost()->set_message(text);
     cluster_->OnMessage(lease, message);
   }
   void SendHeartbeat(uint64_t lease, v1::WorkerState state = v1::WORKER_STATE_READY) {
@@ -361,8 +384,7 @@ TEST_F(ClusterTest, StopClosesSessionsWithoutEvents) {
 }
 
 TEST_F(ClusterTest, SurvivorsForgetAndKeepTheirWeights) {
-  options_.world_size = 2;
-  Make();
+  Make(2);
   StreamLog a, b, c;
   const uint64_t lease_a = Join(a, Registration("a", 1));  // epoch 2
   const uint64_t lease_b = Join(b, Registration("b", 2));  // epoch 3: a is told while it loads
@@ -371,6 +393,9 @@ TEST_F(ClusterTest, SurvivorsForgetAndKeepTheirWeights) {
   SendReady(lease_b, 3);
   EXPECT_THAT(log_.Take(), IsEmpty());
   SendEntered(lease_a, 3);
+  EXPECT_THAT(log_.Take(), IsEmpty());
+  SendFormed(lease_b, 3);
+  SendFormed(lease_a, 3);
   EXPECT_THAT(log_.Take(), ElementsAre("ready 3"));
 
   cluster_->OnSessionClosed(lease_b, Unavailable("gone"));  // epoch 4
@@ -381,6 +406,8 @@ TEST_F(ClusterTest, SurvivorsForgetAndKeepTheirWeights) {
   SendReady(lease_c, 5);
   EXPECT_THAT(log_.Take(), IsEmpty());
   SendEntered(lease_a, 5);
+  SendFormed(lease_a, 5);
+  SendFormed(lease_c, 5);
   EXPECT_THAT(log_.Take(), ElementsAre("ready 5"));
   Submit(5, 1);
   EXPECT_THAT(PlansOf(a), ElementsAre(1));  // rank 0 leads
@@ -388,8 +415,7 @@ TEST_F(ClusterTest, SurvivorsForgetAndKeepTheirWeights) {
 }
 
 TEST_F(ClusterTest, SurvivorThatDoesNotEnterIsGivenUp) {
-  options_.world_size = 2;
-  Make();
+  Make(2);
   StreamLog a, b;
   const uint64_t lease_a = Join(a, Registration("a", 1));
   const uint64_t lease_b = Join(b, Registration("b", 2));
@@ -585,8 +611,7 @@ TEST_F(ClusterTest, WorkerThatWasToldToGoAndStaysIsEndedInGoodOrder) {
 }
 
 TEST_F(ClusterTest, DrainTellsTheDeadlineAndLetsNobodyIn) {
-  options_.world_size = 2;
-  Make();
+  Make(2);
   StreamLog stream;
   const uint64_t lease = Join(stream);
   cluster_->Drain(2.5);
@@ -682,14 +707,15 @@ TEST_F(ClusterTest, FailedStepIsALoss) {
 }
 
 TEST_F(ClusterTest, ResultOfARankThatDoesNotLeadIsAFault) {
-  options_.world_size = 2;
-  Make();
+  Make(2);
   StreamLog a, b;
   const uint64_t lease_a = Join(a, Registration("a", 1));
   const uint64_t lease_b = Join(b, Registration("b", 2));
   SendReady(lease_a, 2);
   SendReady(lease_b, 3);
   SendEntered(lease_a, 3);
+  SendFormed(lease_a, 3);
+  SendFormed(lease_b, 3);
   Submit(3, 1);
   log_.Take();
   SendResult(lease_b, 3, 1, 0, true);

@@ -113,7 +113,10 @@ class RawSession {
 
 ClusterOptions TestOptions(int world_size) {
   ClusterOptions options;
-  options.world_size = world_size;
+  if (world_size > 1) {
+    options.placement.set_mode(placement::v1::MODE_LAYER_SPLIT);
+    options.placement.set_world_size(static_cast<uint32_t>(world_size));
+  }
   options.configure.set_model_path("/models/a.gguf");
   options.configure.set_model_digest("sha256:a");
   v1::WorkerSizes& sizes = *options.configure.mutable_sizes();
@@ -190,7 +193,7 @@ TEST_F(WorkerSessionServiceTest, RefusesAnotherProtocolVersion) {
   v1::RegisterWorkerResponse response;
   const grpc::Status status = Register(request, response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("protocol_version, got: 2, wanted: 1"));
+  EXPECT_THAT(status.error_message(), HasSubstr("protocol_version, got: 3, wanted: 2"));
 }
 
 TEST_F(WorkerSessionServiceTest, TellsHowOftenToSendHeartbeats) {
