@@ -122,7 +122,8 @@ absl::Status RankExecutor::AllocateState() {
   SWITCHYARD_ASSIGN_OR_RETURN(forward_, Forward::Create(file_, spec_, share_, weights_, *backend_,
                                                         {.max_rows = options_.max_step_rows,
                                                          .max_sequences = options_.num_slots,
-                                                         .max_context = options_.max_context}));
+                                                         .max_context = options_.max_context,
+                                                         .never_sampled = options_.never_sampled}));
   const int64_t max_entries =
       (options_.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens;
   num_context_tokens_ = spec_.ple.has_value() ? static_cast<size_t>(spec_.ple->ngram_size - 1) : 0;
@@ -145,7 +146,8 @@ absl::Status RankExecutor::Reset(const WorkerOptions& options) {
       options.num_slots == options_.num_slots && options.num_pages == options_.num_pages &&
       options.num_checkpoints == options_.num_checkpoints &&
       options.max_context == options_.max_context &&
-      options.max_step_rows == options_.max_step_rows && options.kv_type == options_.kv_type;
+      options.max_step_rows == options_.max_step_rows && options.kv_type == options_.kv_type &&
+      options.never_sampled == options_.never_sampled;
   options_ = options;
   ranks_ = nullptr;
   if (keeps_memory) {
@@ -255,7 +257,7 @@ absl::Status RankExecutor::RunRows(const StepHeader& header, Ledger& ledger) {
   const auto num_outputs = static_cast<int64_t>(header.output_rows.size());
   for (int64_t first = 0; first < num_outputs; first += kLogitRows) {
     const int64_t count = std::min<int64_t>(kLogitRows, num_outputs - first);
-    const auto logits = Logits(first, count, ledger);
+    const auto logits = Logits(header, first, count, ledger);
     if (!logits.ok()) return logits.status();
   }
   return absl::OkStatus();

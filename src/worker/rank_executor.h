@@ -58,8 +58,9 @@ class RankExecutor {
   absl::Status Run(const StepHeader& header, Ledger& ledger);
 
   // As Forward::Logits(), of the last Run().
-  absl::StatusOr<MatrixView<const float>> Logits(int64_t first, int64_t count, Ledger& ledger) {
-    return forward_->Logits(first, count, ranks_, ledger);
+  absl::StatusOr<MatrixView<const float>> Logits(const StepHeader& header, int64_t first,
+                                                 int64_t count, Ledger& ledger) {
+    return forward_->Logits(first, count, header.NumCandidates(first, count), ranks_, ledger);
   }
 
   // Saves what the header says, and looks after the device.

@@ -179,6 +179,21 @@ bool StepExecutor::HasStepAfter(const v1::StepPlan& plan, uint32_t step) const {
 
 // ---- one step ---------------------------------------------------------------------------------
 
+int32_t StepExecutor::NumCandidates(const Slot& slot, const Work& work, bool is_sampled) const {
+  // A window's other rows are not looked at, unless somebody wants all.
+  const bool wants_rows = work.chunk != nullptr && work.chunk->return_all_logits();
+  if (wants_rows || slot.return_logits || slot.num_logprobs.has_value()) return 0;
+  if (!is_sampled) return 1;
+  const SamplingRule& rule = slot.rule;
+  if (rule.needs_counts() || !rule.logit_bias.empty()) return 0;
+  int64_t count = rule.greedy ? 1 : rule.top_k;
+  if (count == 0) return 0;
+  if (slot.num_sampled < slot.min_new_tokens) {
+    count += static_cast<int64_t>(slot.stop_token_ids.size());  // are masked
+  }
+  return count <= kMaxCandidates ? static_cast<int32_t>(count) : 0;
+}
+
 bool StepExecutor::Part::has_slot(int slot) const {
   return std::any_of(work.begin(), work.end(), [&](const Work& w) { return w.slot == slot; });
 }
@@ -208,6 +223,8 @@ void StepExecutor::AddRows(Work work, int64_t row_begin, int64_t first_position,
   work.first_output = static_cast<int64_t>(header.output_rows.size());
   for (int64_t i = work.num_rows - work.num_outputs; i < work.num_rows; ++i) {
     header.output_rows.push_back(static_cast<int32_t>(row_begin + i));
+    const bool is_sampled = work.sample && i + 1 == work.num_rows;
+    header.num_candidates.push_back(NumCandidates(slot, work, is_sampled));
   }
 
   for (int64_t t = 0; t < work.num_rows; ++t) {
@@ -370,7 +387,7 @@ absl::Status StepExecutor::FinishOutputs(Part& part) {
   for (int64_t first = 0; first < num_outputs; first += kLogitRows) {
     const int64_t count = std::min<int64_t>(kLogitRows, num_outputs - first);
     SWITCHYARD_ASSIGN_OR_RETURN(const MatrixView<const float> logits,
-                                rank_->Logits(first, count, ledger_));
+                                rank_->Logits(part.header, first, count, ledger_));
     rank_->backend().Download(ledger_[v1::STAGE_HEAD], logits.data,
                               count * static_cast<int64_t>(vocab_size * sizeof(float)),
                               host_logits_.get());

@@ -136,6 +136,8 @@ class StepExecutor {
   // slot counts them as computed.
   void AddRows(Work work, int64_t row_begin, int64_t first_position, int64_t num_provisional,
                Part& part);
+  // How many of an output's largest logits are looked at, 0 = all.
+  int32_t NumCandidates(const Slot& slot, const Work& work, bool is_sampled) const;
   absl::Status FinishOutputs(Part& part);
   void FinishOutput(Work& work, int64_t output, absl::Span<const float> logits);
   // Samples for the slot; one for which that fails stops, and nobody else notices.

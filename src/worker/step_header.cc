@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "kernels/stage_types.h"
+#include "worker/forward/rank_head.h"
 
 namespace switchyard::worker {
 namespace {
@@ -130,6 +131,15 @@ absl::Status CheckRows(const StepHeader& header, const StepHeaderLimits& limits)
     if (row <= last || row >= num_rows) return OutOfRange("output_rows", row, num_rows);
     last = row;
   }
+  if (header.num_candidates.size() != header.output_rows.size()) {
+    return InvalidArgument("step header is out of order: num_candidates, got: {}, wanted: {}",
+                           header.num_candidates.size(), header.output_rows.size());
+  }
+  for (const int32_t count : header.num_candidates) {
+    if (!IsBelow(count, kMaxCandidates + 1)) {
+      return OutOfRange("num_candidates", count, kMaxCandidates + 1);
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -144,7 +154,14 @@ void StepHeader::Clear() {
   context_ids.clear();
   token_ids.clear();
   output_rows.clear();
+  num_candidates.clear();
   saves.clear();
+}
+
+int StepHeader::NumCandidates(int64_t first, int64_t count) const {
+  const auto begin = num_candidates.begin() + first;
+  if (std::find(begin, begin + count, 0) != begin + count) return 0;
+  return *std::max_element(begin, begin + count);
 }
 
 void StepHeader::Encode(std::vector<std::byte>& out) const {
@@ -159,6 +176,7 @@ void StepHeader::Encode(std::vector<std::byte>& out) const {
   Append(context_ids, out);
   Append(token_ids, out);
   Append(output_rows, out);
+  Append(num_candidates, out);
   Append(saves, out);
 }
 
@@ -169,8 +187,8 @@ absl::Status StepHeader::Decode(absl::Span<const std::byte> bytes) {
                        reader.Read(&epoch, sizeof(epoch)) && reader.Read(&step, sizeof(step)) &&
                        reader.Read(starts) && reader.Read(restores) && reader.Read(page_updates) &&
                        reader.Read(pages) && reader.Read(sequences) && reader.Read(context_ids) &&
-                       reader.Read(token_ids) && reader.Read(output_rows) && reader.Read(saves) &&
-                       reader.at_end();
+                       reader.Read(token_ids) && reader.Read(output_rows) &&
+                       reader.Read(num_candidates) && reader.Read(saves) && reader.at_end();
   if (is_read) return absl::OkStatus();
   return InvalidArgument("step header is damaged: {} bytes", bytes.size());
 }

@@ -50,12 +50,17 @@ struct StepHeader {
   std::vector<int32_t> context_ids;
   std::vector<int32_t> token_ids;    // [T]
   std::vector<int32_t> output_rows;  // rows whose logits are needed, ascending
+  // Of each output row: how many of the largest logits are looked at, 0 = all.
+  std::vector<int32_t> num_candidates;
   std::vector<Checkpoint> saves;
 
   bool is_empty() const {
     return starts.empty() && restores.empty() && page_updates.empty() && sequences.empty() &&
            saves.empty();
   }
+  // For the outputs [first, first + count) together: the most that one of them needs, 0 = all.
+  int NumCandidates(int64_t first, int64_t count) const;
+
   // Forgets everything but epoch and step; keeps the memory.
   void Clear();
 

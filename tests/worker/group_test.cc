@@ -174,7 +174,8 @@ class Script {
     plans_.back().set_run_ahead(run_ahead);
     return plans_.back();
   }
-  void Start(v1::StepPlan& plan, uint32_t slot, uint32_t max_new_tokens, int pages_per_slot) {
+  v1::SlotStart& Start(v1::StepPlan& plan, uint32_t slot, uint32_t max_new_tokens,
+                       int pages_per_slot) {
     v1::SlotStart& start = *plan.add_starts();
     start.set_slot(slot);
     start.set_incarnation(kIncarnation);
@@ -184,6 +185,7 @@ class Script {
     for (int i = 0; i < pages_per_slot; ++i) {
       pages.add_pages(slot * static_cast<uint32_t>(pages_per_slot) + static_cast<uint32_t>(i));
     }
+    return start;
   }
   // Tokens [begin, end) of the slot's prompt; the last ones of it are sampled after.
   v1::PrefillChunk& Chunk(v1::StepPlan& plan, uint32_t slot, uint32_t begin, uint32_t end,
@@ -197,7 +199,7 @@ class Script {
       chunk.add_token_ids((t * 7 + slot * 31 + 3) % vocab_size);
     }
     chunk.set_sample(sample);
-    chunk.set_return_all_logits(true);
+    chunk.set_return_all_logits(slot == 0);  // of the others only the best are looked at
     return chunk;
   }
   void Decode(v1::StepPlan& plan, std::initializer_list<uint32_t> slots) {
@@ -219,6 +221,7 @@ class Script {
         seen.push_back(slot.slot());
         RankGroup::Continuation& out = outcomes[slot.slot()];
         for (const uint32_t id : slot.token_ids()) out.ids.push_back(static_cast<int32_t>(id));
+        for (const v1::TokenLogprob& top : slot.top_logprobs()) out.logits.push_back(top.logprob());
         const auto* values = reinterpret_cast<const float*>(slot.logits().data());
         out.logits.insert(out.logits.end(), values, values + slot.logits().size() / sizeof(float));
       }
@@ -237,10 +240,26 @@ class Script {
 Outcomes Converse(const PlacementWish& wish) {
   constexpr int kSlots = 5, kPages = 6;
   WorkerOptions options = TestOptions(kPages * kernels::kPageTokens, kSlots);
+  // Masks what would be chosen most.
+  for (int32_t id = 100; id < 140; ++id) options.never_sampled.push_back(id);
   RankGroup group(FixtureModel("shards"), kCpu, options, wish);
   Script script(group);
   v1::StepPlan& first = script.Plan();
-  for (uint32_t slot = 0; slot < kSlots; ++slot) script.Start(first, slot, 5 + 9 * slot, kPages);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    v1::SlotStart& start = script.Start(first, slot, 5 + 9 * slot, kPages);
+    v1::SamplingParams& sampling = *start.mutable_sampling();
+    sampling.set_seed(slot);
+    if (slot == 1 || slot == 2) sampling.set_temperature(1.5f);
+    if (slot == 1) sampling.set_top_k(20);
+    if (slot == 2) sampling.set_top_p(0.9f);
+    if (slot == 3) {
+      sampling.set_top_k(40);
+      sampling.set_temperature(1);
+      for (uint32_t id = 0; id < 20; ++id) start.add_stop_token_ids(id);
+      start.set_min_new_tokens(1000);  // no stop: these ids are masked
+    }
+    if (slot == 4) start.set_num_logprobs(3);
+  }
   script.Chunk(first, 0, 0, 64);
   script.Chunk(script.Plan(), 0, 64, 128).set_save_checkpoint(1);
   v1::StepPlan& third = script.Plan();

@@ -77,6 +77,9 @@ absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(
     forward->ngram_ids_.resize(max_rows * static_cast<size_t>(spec.ple->num_heads()));
     forward->ngram_staging_.resize(max_rows * static_cast<size_t>(NgramRowSize(spec)));
   }
+  if (!share.output_rows.empty() && !share.has_whole_output(spec)) {
+    forward->head_.emplace(spec.vocab_size, share, limits.never_sampled);
+  }
   const auto max_sequences = static_cast<size_t>(limits.max_sequences);
   forward->attention_sequences_.reserve(max_sequences);
   forward->delta_net_sequences_.reserve(max_sequences);
@@ -215,35 +218,26 @@ absl::Status Forward::Run(const Batch& batch, const KvCache& kv_cache, const Rec
 }
 
 absl::StatusOr<MatrixView<const float>> Forward::Logits(int64_t first, int64_t count,
+                                                        int num_candidates,
                                                         comm::Communicator* ranks, Ledger& ledger) {
   if (share_.output_rows.empty()) return MatrixView<const float>();
   const MatrixView<const float> input = activations_.sublayer_input.Rows(first, count);
-  kernels::LedgerSlot& head = ledger[v1::STAGE_HEAD];
-  if (share_.has_whole_output(spec_)) {
+  kernels::LedgerSlot& slot = ledger[v1::STAGE_HEAD];
+  if (!head_.has_value()) {
     const MatrixView<float> logits = activations_.logits.Rows(0, count);
-    backend_.MatMul(head, *weights_.output, input, logits);
+    backend_.MatMul(slot, *weights_.output, input, logits);
     return logits;
   }
   const MatrixView<float> own = activations_.own_logits.Rows(0, count);
-  backend_.MatMul(head, *weights_.output, input, own);
+  backend_.MatMul(slot, *weights_.output, input, own);
   RankExchange exchange(*ranks, ledger);
   if (!share_.is_lead) {
-    SWITCHYARD_RETURN_IF_ERROR(exchange.Send(own, share_.lead_rank));
+    SWITCHYARD_RETURN_IF_ERROR(head_->Send(own, num_candidates, exchange));
     return MatrixView<const float>();
   }
   const MatrixView<float> logits = activations_.logits.Rows(0, count);
-  for (int rank = 0; rank < share_.world_size; ++rank) {
-    const placement::Range rows =
-        placement::OutputRowsOf(spec_.vocab_size, rank, share_.world_size);
-    MatrixView<float> part = own;
-    if (rank != share_.rank) {
-      part = MatrixView<float>(activations_.peer_logits.data, count, rows.size());
-      SWITCHYARD_RETURN_IF_ERROR(exchange.Receive(part, rank));
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      std::copy_n(part.row(i), rows.size(), logits.row(i) + rows.begin);
-    }
-  }
+  SWITCHYARD_RETURN_IF_ERROR(
+      head_->Collect(own, num_candidates, activations_.peer_logits, exchange, logits));
   return logits;
 }
 

@@ -19,6 +19,7 @@
 #include "worker/cache/recurrent_state.h"
 #include "worker/forward/activations.h"
 #include "worker/forward/batch.h"
+#include "worker/forward/rank_head.h"
 #include "worker/forward/step_context.h"
 #include "worker/ledger.h"
 #include "worker/model_weights.h"
@@ -30,6 +31,7 @@ struct ForwardLimits {
   int max_rows = 0;
   int max_sequences = 0;
   int64_t max_context = 0;
+  absl::Span<const int32_t> never_sampled;  // ids
 };
 
 // An architecture is a list of layer kinds and sizes: there is no branch on its name.
@@ -56,10 +58,10 @@ class Forward {
 
   // Logits of `count` outputs of the last Run(), from output `first` on, on the device; valid until
   // the next call. On other ranks than the lead one: computes what is here of them and returns
-  // none. REQUIRES: count <= kLogitRows.
-  // Shapes: [count, vocab_size].
-  // Errors: those of the communicator.
-  absl::StatusOr<MatrixView<const float>> Logits(int64_t first, int64_t count,
+  // none. `num_candidates`: only so many of each row are looked at, so that all others may be
+  // -infinity; 0 = all. REQUIRES: count <= kLogitRows, num_candidates <= kMaxCandidates; the same
+  // on all ranks. Shapes: [count, vocab_size]. Errors: those of the communicator.
+  absl::StatusOr<MatrixView<const float>> Logits(int64_t first, int64_t count, int num_candidates,
                                                  comm::Communicator* ranks, Ledger& ledger);
 
   int64_t activation_bytes() const { return activations_.buffer->bytes(); }
@@ -95,6 +97,7 @@ class Forward {
   std::vector<kernels::AttentionSequence> attention_sequences_;
   std::vector<kernels::DeltaNetSequence> delta_net_sequences_;
   std::vector<kernels::ConvSequence> conv_sequences_;
+  std::optional<RankHead> head_;  // of a divided output matrix
   LayerObserver observer_;
 };
 

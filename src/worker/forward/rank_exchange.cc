@@ -50,4 +50,12 @@ absl::Status RankExchange::Receive(MatrixView<float> values, int peer) {
   return Run([&] { return ranks_.Recv(values.data, CountOf(values), comm::DataType::kF32, peer); });
 }
 
+absl::Status RankExchange::SendBytes(const void* bytes, int64_t count, int peer) {
+  return Run([&] { return ranks_.Send(bytes, count, comm::DataType::kU8, peer); });
+}
+
+absl::Status RankExchange::ReceiveBytes(void* bytes, int64_t count, int peer) {
+  return Run([&] { return ranks_.Recv(bytes, count, comm::DataType::kU8, peer); });
+}
+
 }  // namespace switchyard::worker

@@ -28,6 +28,8 @@ class RankExchange {
   absl::Status Broadcast(float* values, int64_t count, int root);
   absl::Status Send(MatrixView<const float> values, int peer);
   absl::Status Receive(MatrixView<float> values, int peer);
+  absl::Status SendBytes(const void* bytes, int64_t count, int peer);
+  absl::Status ReceiveBytes(void* bytes, int64_t count, int peer);
 
  private:
   template <typename Operation>
