@@ -3,10 +3,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -81,10 +83,24 @@ struct Outcome {
   int64_t vocab_size = 0;
 };
 
+// The demo model is the one with the formats of a real file and weights that were trained; its text
+// is one of its recorded answers (tests/data/demo/expected.json).
+std::vector<int32_t> TokensOf(const std::string& fixture) {
+  if (fixture != "demo") return ReadTokens(FixturePath(fixture + ".tokens.txt"));
+  std::ifstream file(SWITCHYARD_TEST_DATA "/demo/expected.json");
+  const nlohmann::json answer = nlohmann::json::parse(file)["greedy"][0];
+  std::vector<int32_t> tokens = answer["prompt_ids"];
+  for (const int32_t id : answer["continuation_ids"]) tokens.push_back(id);
+  return tokens;
+}
+std::string PathOf(const std::string& fixture) {
+  return fixture == "demo" ? DemoModel() : FixtureModel(fixture);
+}
+
 Outcome RunTopology(const std::string& fixture, const PlacementWish& wish) {
-  std::vector<int32_t> tokens = ReadTokens(FixturePath(fixture + ".tokens.txt"));
+  const std::vector<int32_t> tokens = TokensOf(fixture);
   const auto context = static_cast<int64_t>(tokens.size()) + kNumNew;
-  RankGroup group(FixtureModel(fixture), kCpu, TestOptions(context), wish);
+  RankGroup group(PathOf(fixture), kCpu, TestOptions(context), wish);
   return {group.Continue(tokens, kNumNew, 64), group.spec().vocab_size};
 }
 
@@ -101,7 +117,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 
 // Whether the model's products are exact but for rounding: all of its weights are floats.
 bool IsF32(const std::string& fixture) {
-  const auto file = model::GgufFile::Open(FixtureModel(fixture));
+  const auto file = model::GgufFile::Open(PathOf(fixture));
   return std::all_of(file->tensors().begin(), file->tensors().end(),
                      [](const model::TensorInfo& t) { return Traits(t.dtype).block_length == 1; });
 }
@@ -116,7 +132,7 @@ class GroupTest : public testing::TestWithParam<std::tuple<std::string, Topology
 
 TEST_P(GroupTest, GivesWhatOneRankGives) {
   const auto& [fixture, topology] = GetParam();
-  const auto file = model::GgufFile::Open(FixtureModel(fixture));
+  const auto file = model::GgufFile::Open(PathOf(fixture));
   ASSERT_TRUE(file.ok()) << file.status();
   const auto spec = model::LoadModelSpec(*file);
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -384,7 +400,7 @@ TEST(GroupRefusalTest, TheModelWithEnoughUnitsIsDividedInEveryMode) {
 INSTANTIATE_TEST_SUITE_P(
     Fixtures, GroupTest,
     testing::Combine(testing::Values("base", "base_eos", "mixed", "qsa", "shards", "e512", "split",
-                                     "qwen3moe", "qwen3next", "qwen35moe"),
+                                     "qwen3moe", "qwen3next", "qwen35moe", "demo"),
                      testing::ValuesIn(Topologies())),
     [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });
 
