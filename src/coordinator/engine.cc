@@ -25,9 +25,9 @@ namespace v1 = switchyard::worker::v1;
 
 namespace {
 
-// Plans that may be with the worker at once: one runs, the next waits, so that a prompt's chunks
-// follow each other without a pause.
-constexpr int kMaxOutstandingPlans = 2;
+// Plans that may be with the worker at once, at least: one runs, the next waits, so that a prompt's
+// chunks follow each other without a pause.
+constexpr int kLeastOutstandingPlans = 2;
 
 // The engine's thread looks at the clock at least so often while a time limit runs; bounds what is
 // handed to the system's wait.
@@ -468,7 +468,7 @@ class Engine::Impl : private WorkerEvents {
   }
 
   void PlanNext() {
-    while (outstanding_plans_ < kMaxOutstandingPlans) {
+    while (outstanding_plans_ < max_outstanding_plans_) {
       v1::StepPlan plan;
       if (!is_leaving_) AdmitWaiting(plan);
       books_.AddFrees(plan);
@@ -548,7 +548,8 @@ class Engine::Impl : private WorkerEvents {
     for (const SequencePtr& sequence : waiting_) {
       if (!sequence->pages.empty()) return Internal("a waiting generation holds pages");
     }
-    if (outstanding_plans_ < 0 || outstanding_plans_ > (has_worker() ? kMaxOutstandingPlans : 0)) {
+    if (outstanding_plans_ < 0 ||
+        outstanding_plans_ > (has_worker() ? max_outstanding_plans_ : 0)) {
       return Internal("plans are not accounted for: {}", outstanding_plans_);
     }
     return absl::OkStatus();
@@ -596,6 +597,7 @@ class Engine::Impl : private WorkerEvents {
   EngineStats counters_;
   uint64_t epoch_ = 0;
   uint64_t last_plan_ = 0;
+  const int max_outstanding_plans_ = std::max(kLeastOutstandingPlans, capacity_.pipeline_depth);
   int outstanding_plans_ = 0;
   int newest_run_ahead_ = 0;
   int newest_steps_left_ = 0;

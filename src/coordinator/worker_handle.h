@@ -16,6 +16,9 @@ struct WorkerCapacity {
   int num_checkpoints = 0;
   int64_t max_context = 0;  // tokens of one sequence
   int max_step_rows = 0;
+  // Steps of different sequences, or chunks of one prompt, that it can work on at the same time:
+  // the ranks of a layer split. More than one plan at once is of use to it.
+  int pipeline_depth = 1;
 };
 
 // What a worker tells the engine.

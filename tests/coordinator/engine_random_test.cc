@@ -77,6 +77,7 @@ testing::FakeWorker::Options RandomWorker(std::mt19937& random) {
   };
   auto options = Harness::WorkerOptions(pick(1, 5), pick(16, 40), pick(0, 6));
   options.capacity.max_step_rows = pick(70, 300);
+  options.capacity.pipeline_depth = pick(1, 4);
   options.eos_period = pick(0, 1) * 50;
   return options;
 }
