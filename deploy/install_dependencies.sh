@@ -14,7 +14,7 @@ EOF
 build_packages=(
   g++ cmake ninja-build ccache make pkg-config git ca-certificates
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev libspdlog-dev libfmt-dev
-  libcli11-dev libhwloc-dev libgrpc++-dev protobuf-compiler-grpc libssl-dev libboost1.81-dev prometheus-cpp-dev
+  libcli11-dev libhwloc-dev libucx-dev libgrpc++-dev protobuf-compiler-grpc libssl-dev libboost1.81-dev prometheus-cpp-dev
   libssl-dev
 )
 test_packages=(

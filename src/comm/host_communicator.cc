@@ -163,7 +163,7 @@ absl::Status HostCommunicator::Fail(const absl::Status& status) const {
 
 absl::Status HostCommunicator::Health() const {
   if (!failed_.load(std::memory_order_acquire)) {
-    const absl::Status status = transport_->Aborted();
+    const absl::Status status = transport_->LookForAbort();
     return status.ok() ? status : Fail(status);
   }
   const std::lock_guard lock(mutex_);
@@ -247,6 +247,14 @@ absl::Status HostCommunicator::Exchange(int64_t num_bytes, Spread spread) {
     if (spread == Spread::kToRoot && peer != op_.header.root) sent_bytes = 0;
     peer_counters_[i].sent_bytes.Add(sent_bytes);
     sent_bytes_.Add(sent_bytes);
+    if (spread == Spread::kToRoot && rank() != op_.header.root) {
+      // Nothing is read, so no link takes part.
+      if (pieces_[i].header != op_.header) {
+        return MismatchError(rank(), op_.header, peer, pieces_[i].header);
+      }
+      last_entry_ns_ = std::max(last_entry_ns_, pieces_[i].entry_ns);
+      continue;
+    }
     SWITCHYARD_RETURN_IF_ERROR(Receive(op_, peer, pieces_[i], base_ns));
   }
   return absl::OkStatus();

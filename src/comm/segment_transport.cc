@@ -20,9 +20,7 @@ uint64_t Bit(int rank) { return uint64_t{1} << rank; }
 
 // The part of a header that tells operations apart, in one word. The count is compared when pieces
 // meet.
-uint64_t Word(const OpHeader& header) {
-  return std::bit_cast<std::array<uint64_t, 2>>(header)[0];
-}
+uint64_t Word(const OpHeader& header) { return std::bit_cast<std::array<uint64_t, 2>>(header)[0]; }
 
 }  // namespace
 

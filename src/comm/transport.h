@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -57,7 +58,7 @@ enum class RingKind : uint8_t {
 
 // Moves pieces. One object for each rank.
 //
-// Threads: one, but Aborted() and Abort() from any.
+// Threads: one, but Aborted(), LookForAbort() and Abort() from any.
 // Errors:  as Communicator's; the transport does not remember them.
 class Transport {
  public:
@@ -92,6 +93,8 @@ class Transport {
 
   // The status with which a rank aborted the group, OK if none did. Never blocks.
   virtual absl::Status Aborted() = 0;
+  // The same after a look at what has come from peers, where that takes more than a load.
+  virtual absl::Status LookForAbort() { return Aborted(); }
   // Releases all ranks with `reason`; only the first reason counts. Never blocks.
   virtual void Abort(const absl::Status& reason) = 0;
 };

@@ -176,6 +176,7 @@ uint16_t BFloat16FromFloat(float value) {
 void TreeReduce(absl::Span<const std::byte* const> parts, std::byte* out, int64_t count,
                 DataType type, RedOp op) {
   SWITCHYARD_CHECK(!parts.empty() && parts.size() <= static_cast<size_t>(kMaxRanks));
+  if (count == 0) return;
   if (parts.size() == 1) {
     std::memcpy(out, parts[0], static_cast<size_t>(count * BytesOf(type)));
     return;

@@ -749,6 +749,10 @@ INSTANTIATE_TEST_SUITE_P(Shm, ConformanceTest,
                          testing::Combine(testing::Values(BackendKind::kShm),
                                           testing::Values(1, 2, 3, 4, 8)),
                          CaseName);
+INSTANTIATE_TEST_SUITE_P(Ucx, ConformanceTest,
+                         testing::Combine(testing::Values(BackendKind::kUcx),
+                                          testing::Values(1, 2, 3, 4, 8)),
+                         CaseName);
 
 }  // namespace
 }  // namespace switchyard::comm
