@@ -123,7 +123,8 @@ absl::Status RankExecutor::AllocateState() {
                                                         {.max_rows = options_.max_step_rows,
                                                          .max_sequences = options_.num_slots,
                                                          .max_context = options_.max_context,
-                                                         .never_sampled = options_.never_sampled}));
+                                                         .never_sampled = options_.never_sampled,
+                                                         .check_ranks = options_.check_ranks}));
   const int64_t max_entries =
       (options_.max_context + kernels::kPageTokens - 1) / kernels::kPageTokens;
   num_context_tokens_ = spec_.ple.has_value() ? static_cast<size_t>(spec_.ple->ngram_size - 1) : 0;
@@ -147,7 +148,8 @@ absl::Status RankExecutor::Reset(const WorkerOptions& options) {
       options.num_checkpoints == options_.num_checkpoints &&
       options.max_context == options_.max_context &&
       options.max_step_rows == options_.max_step_rows && options.kv_type == options_.kv_type &&
-      options.never_sampled == options_.never_sampled;
+      options.never_sampled == options_.never_sampled &&
+      options.check_ranks == options_.check_ranks;
   options_ = options;
   ranks_ = nullptr;
   if (keeps_memory) {

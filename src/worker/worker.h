@@ -39,6 +39,9 @@ struct WorkerOptions {
   // Reset() cannot change it, nor the rank.
   placement::v1::Placement placement;
   int rank = 0;
+  // Compares what all ranks should have alike after each sum: a rank that drifts apart would choose
+  // other experts. Costs an exchange each; always on in debug builds.
+  bool check_ranks = false;
   // Which experts are in memory; as above.
   ResidencyOptions residency;
 };

@@ -316,6 +316,25 @@ INSTANTIATE_TEST_SUITE_P(Topologies, ConversationTest,
                                          Tensors(2), Tensors(4)),
                          [](const auto& info) { return info.param.name; });
 
+// Experts that are computed from the file, on ranks that have slices or some of them.
+TEST(GroupResidencyTest, EveryBudgetGivesTheSame) {
+  const std::vector<int32_t> tokens = TokensOf("shards");
+  for (const Topology& topology :
+       {LayerSplit(3), Tensors(2), Experts(3, pv1::PARTITION_WHOLE, pv1::DENSE_PART_REPLICATED),
+        Experts(2, pv1::PARTITION_SLICED, pv1::DENSE_PART_OWNER)}) {
+    WorkerOptions options = TestOptions(512);
+    RankGroup all(PathOf("shards"), kCpu, options, topology.wish);
+    const RankGroup::Continuation wanted = all.Continue(tokens, 8);
+    for (const int64_t budget : {int64_t{0}, int64_t{200000}}) {
+      options.residency.fast_bytes = budget;
+      RankGroup some(PathOf("shards"), kCpu, options, topology.wish);
+      const RankGroup::Continuation got = some.Continue(tokens, 8);
+      EXPECT_EQ(got.ids, wanted.ids) << topology.name << " " << budget;
+      EXPECT_TRUE(SameBits(got.logits, wanted.logits)) << topology.name << " " << budget;
+    }
+  }
+}
+
 // ---- epochs -------------------------------------------------------------------------------------
 
 std::vector<int32_t> ShardsTokens() { return ReadTokens(FixturePath("shards.tokens.txt")); }

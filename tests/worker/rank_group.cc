@@ -31,6 +31,7 @@ RankGroup::RankGroup(const std::string& model_path, const Device& device,
       spec_(std::make_unique<model::ModelSpec>(ValueOrDie(model::LoadModelSpec(file_)))),
       options_(options) {
   options_.placement = ValueOrDie(placement::MakePlacement(*spec_, wish));
+  options_.check_ranks = true;
   lead_rank_ = placement::LeadRank(options_.placement);
   for (int rank = 0; rank < static_cast<int>(options_.placement.world_size()); ++rank) {
     options_.rank = rank;

@@ -80,6 +80,11 @@ absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(
   if (!share.output_rows.empty() && !share.has_whole_output(spec)) {
     forward->head_.emplace(spec.vocab_size, share, limits.never_sampled);
   }
+#ifndef NDEBUG
+  forward->check_ranks_ = true;
+#else
+  forward->check_ranks_ = limits.check_ranks;
+#endif
   const auto max_sequences = static_cast<size_t>(limits.max_sequences);
   forward->attention_sequences_.reserve(max_sequences);
   forward->delta_net_sequences_.reserve(max_sequences);
@@ -154,9 +159,13 @@ absl::StatusOr<MatrixView<float>> Forward::RunLayers(StepContext& step,
       RunDeltaNetLayer(layer, l, step);
     }
     if (share_.after_mixing == placement::Meeting::kAllReduce) {
-      SWITCHYARD_RETURN_IF_ERROR(
-          RankExchange(*step.ranks, step.ledger)
-              .AllReduce(activations_.sublayer_output.Rows(0, residual.rows)));
+      const MatrixView<float> output = activations_.sublayer_output.Rows(0, residual.rows);
+      RankExchange exchange(*step.ranks, step.ledger);
+      SWITCHYARD_RETURN_IF_ERROR(exchange.AllReduce(output));
+      if (step.check_ranks) {
+        SWITCHYARD_RETURN_IF_ERROR(exchange.CheckAlike(output.data, output.rows * output.cols * 4,
+                                                       "the output of attention", l));
+      }
     }
     combine(inject);
     if (l == spec_.num_layers - 1) {
@@ -188,7 +197,8 @@ absl::Status Forward::Run(const Batch& batch, const KvCache& kv_cache, const Rec
                    conv_sequences_,
                    ranks,
                    share_,
-                   experts};
+                   experts,
+                   check_ranks_};
   if (share_.after_experts == placement::Meeting::kOwner && share_.rank > 0) {
     for (int l = 0; l < spec_.num_layers; ++l) {
       const int64_t num_rows = l < spec_.num_layers - 1 ? batch.num_rows() : batch.num_outputs();

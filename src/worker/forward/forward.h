@@ -32,6 +32,7 @@ struct ForwardLimits {
   int max_sequences = 0;
   int64_t max_context = 0;
   absl::Span<const int32_t> never_sampled;  // ids
+  bool check_ranks = false;
 };
 
 // An architecture is a list of layer kinds and sizes: there is no branch on its name.
@@ -97,6 +98,7 @@ class Forward {
   std::vector<kernels::AttentionSequence> attention_sequences_;
   std::vector<kernels::DeltaNetSequence> delta_net_sequences_;
   std::vector<kernels::ConvSequence> conv_sequences_;
+  bool check_ranks_ = false;
   std::optional<RankHead> head_;  // of a divided output matrix
   LayerObserver observer_;
 };

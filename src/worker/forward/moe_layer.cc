@@ -57,8 +57,17 @@ absl::Status RunMoeLayer(const LayerWeights& weights, int layer, int64_t num_row
   switch (step.share.after_experts) {
     case Meeting::kNone:
       return absl::OkStatus();
-    case Meeting::kAllReduce:
-      return RankExchange(*step.ranks, step.ledger).AllReduce(output);
+    case Meeting::kAllReduce: {
+      RankExchange exchange(*step.ranks, step.ledger);
+      if (step.check_ranks) {
+        SWITCHYARD_RETURN_IF_ERROR(exchange.CheckAlike(experts.data, num_rows * experts.cols * 4,
+                                                       "chosen experts", layer));
+      }
+      SWITCHYARD_RETURN_IF_ERROR(exchange.AllReduce(output));
+      if (!step.check_ranks) return absl::OkStatus();
+      return exchange.CheckAlike(output.data, num_rows * output.cols * 4, "the output of experts",
+                                 layer);
+    }
     case Meeting::kOwner:
       return RankExchange(*step.ranks, step.ledger).Reduce(output, kOwner);
   }

@@ -1,6 +1,12 @@
 #include "worker/forward/rank_exchange.h"
 
+#include <array>
+#include <cstring>
+
 #include "base/check.h"
+#include "base/status.h"
+#include "base/status_macros.h"
+#include "placement/placement.h"
 
 namespace switchyard::worker {
 namespace {
@@ -8,6 +14,18 @@ namespace {
 int64_t CountOf(MatrixView<const float> values) {
   SWITCHYARD_DCHECK(values.rows <= 1 || values.row_stride == values.cols);
   return values.rows * values.cols;
+}
+
+// FNV-1a over words; sizes are multiples of four bytes.
+uint64_t HashOf(const void* values, int64_t num_bytes) {
+  const auto* bytes = static_cast<const std::byte*>(values);
+  uint64_t hash = 0xcbf29ce484222325;
+  for (int64_t i = 0; i + 4 <= num_bytes; i += 4) {
+    uint32_t word;
+    std::memcpy(&word, bytes + i, sizeof(word));
+    hash = (hash ^ word) * 0x100000001b3;
+  }
+  return hash;
 }
 
 }  // namespace
@@ -29,6 +47,19 @@ absl::Status RankExchange::AllReduce(MatrixView<float> values) {
     return ranks_.AllReduce(values.data, values.data, CountOf(values), comm::DataType::kF32,
                             comm::RedOp::kSum);
   });
+}
+
+absl::Status RankExchange::CheckAlike(const void* values, int64_t num_bytes, std::string_view what,
+                                      int layer) {
+  const uint64_t own = HashOf(values, num_bytes);
+  std::array<uint64_t, placement::kMaxWorldSize> all{};
+  SWITCHYARD_RETURN_IF_ERROR(
+      Run([&] { return ranks_.AllGather(&own, all.data(), sizeof(own), comm::DataType::kU8); }));
+  for (int rank = 1; rank < ranks_.nranks(); ++rank) {
+    if (all[static_cast<size_t>(rank)] == all[0]) continue;
+    return Internal("ranks differ in {}: layer {}, ranks 0 and {}", what, layer, rank);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RankExchange::Reduce(MatrixView<float> values, int root) {

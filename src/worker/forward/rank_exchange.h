@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -23,6 +24,9 @@ class RankExchange {
   // values = the sum over ranks, with the same bits on all of them.
   // REQUIRES: rows are adjacent.
   absl::Status AllReduce(MatrixView<float> values);
+  // Compares a hash of the rows over all ranks.
+  // Errors: kInternal names the first two ranks that differ, and `what`.
+  absl::Status CheckAlike(const void* values, int64_t num_bytes, std::string_view what, int layer);
   // The sum arrives on `root` only.
   absl::Status Reduce(MatrixView<float> values, int root);
   absl::Status Broadcast(float* values, int64_t count, int root);

@@ -49,6 +49,7 @@ struct StepContext {
   comm::Communicator* ranks;
   const placement::RankShare& share;
   const StepExperts& experts;
+  bool check_ranks;  // compare what all ranks should have alike
 };
 
 }  // namespace switchyard::worker
