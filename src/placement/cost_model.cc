@@ -115,10 +115,10 @@ absl::StatusOr<CostModel> CostModel::Create(const model::ModelSpec& spec,
     model.pipeline_rates_.push_back(std::move(pipeline));
   }
   if (nranks > 1) {
-    SWITCHYARD_ASSIGN_OR_RETURN(
-        CommRates comm,
-        CommRates::Of(profile, model.setup_.device, nranks,
-                      is_gpu ? 0 : model.setup_.threads_per_rank, 4.0 * spec.hidden_size));
+    SWITCHYARD_ASSIGN_OR_RETURN(CommRates comm,
+                                CommRates::Of(profile, model.setup_.device, nranks,
+                                              is_gpu ? 0 : model.setup_.threads_per_rank,
+                                              4.0 * spec.hidden_size, model.setup_.backend));
     model.backend_ = comm.backend();
     model.comm_.push_back(std::move(comm));
   }

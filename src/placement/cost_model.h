@@ -69,6 +69,7 @@ class CostModel {
     int threads_per_rank = 1;            // CPU
     std::vector<double> resident_share;  // by rank: experts in fast memory, 0 to 1; empty = all
     ExpertUse expert_use;
+    std::string backend;  // of collectives; empty = the fastest in the profile
   };
 
   // `spec` must outlive the model. GPUs are taken in the profile's order.

@@ -184,16 +184,20 @@ std::string_view OpName(CollectiveOp op) {
 }
 
 absl::StatusOr<CommRates> CommRates::Of(const v1::HardwareProfile& profile, DeviceKind device,
-                                        int nranks, int threads, double typical_bytes) {
+                                        int nranks, int threads, double typical_bytes,
+                                        std::string_view wanted_backend) {
   std::set<std::string> backends;
   std::set<int> known;
+  const auto is_wanted = [&](const std::string& backend) {
+    return IsOfDevice(backend, device) && (wanted_backend.empty() || backend == wanted_backend);
+  };
   for (const v1::Collective& c : profile.collectives()) {
-    if (!IsOfDevice(c.backend(), device)) continue;
+    if (!is_wanted(c.backend())) continue;
     backends.insert(c.backend());
     if (c.op() == "all_reduce") known.insert(static_cast<int>(c.nranks()));
   }
   for (const v1::CollectiveFit& fit : profile.fits()) {
-    if (IsOfDevice(fit.backend(), device)) backends.insert(fit.backend());
+    if (is_wanted(fit.backend())) backends.insert(fit.backend());
   }
   const double n = nranks;
   CommRates best;
@@ -230,9 +234,9 @@ absl::StatusOr<CommRates> CommRates::Of(const v1::HardwareProfile& profile, Devi
   }
   if (!best.lines_.empty()) return best;
   return FailedPrecondition(
-      "profile has no all_reduce of {} {} ranks; measured: {}; measure: switchyard probe", nranks,
-      device == DeviceKind::kCpu ? "CPU" : "GPU",
-      known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
+      "profile has no all_reduce of {} {} ranks{}{}; measured: {}; measure: switchyard probe",
+      nranks, device == DeviceKind::kCpu ? "CPU" : "GPU", wanted_backend.empty() ? "" : " over ",
+      wanted_backend, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
 }
 
 double CommRates::SecondsOf(const Line& line, double bytes) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,12 +72,13 @@ std::string_view OpName(CollectiveOp op);  // as in profiles
 // Latencies of a group's collectives.
 class CommRates {
  public:
-  // Of `nranks` ranks. Of several backends that one whose all-reduce of `typical_bytes` is fastest.
-  // `threads` of each rank compute, 0 on GPUs.
+  // Of `nranks` ranks. Of several backends that one whose all-reduce of `typical_bytes` is fastest,
+  // or the one that is named. `threads` of each rank compute, 0 on GPUs.
   //
   // Errors: kFailedPrecondition if no all-reduce of so many ranks was measured.
   static absl::StatusOr<CommRates> Of(const v1::HardwareProfile& profile, DeviceKind device,
-                                      int nranks, int threads, double typical_bytes);
+                                      int nranks, int threads, double typical_bytes,
+                                      std::string_view wanted_backend = "");
 
   // Of one operation with `bytes` payload of each rank. An operation that was not measured is taken
   // to last as long as an all-reduce.

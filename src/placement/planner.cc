@@ -92,6 +92,7 @@ class PlanMaker {
     setup.device = device_;
     setup.threads_per_rank = plan.threads_per_worker;
     setup.expert_use = request_.expert_use;
+    setup.backend = request_.backend;
     SWITCHYARD_RETURN_IF_ERROR(Fit(plan, setup));
     SWITCHYARD_ASSIGN_OR_RETURN(const CostModel model,
                                 CostModel::Create(spec_, profile_, std::move(setup)));

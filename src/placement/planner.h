@@ -32,6 +32,7 @@ struct PlanRequest {
   double tokens_per_pass = 1;
   double chunk_tokens = 512;
   ExpertUse expert_use;
+  std::string backend;  // of collectives; empty = the fastest in the profile
   // Kept free on each device and host: contexts of libraries, workspaces, what else runs.
   int64_t device_reserve_bytes = int64_t{1} << 30;
   double host_reserve_share = 0.1;

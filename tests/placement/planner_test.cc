@@ -193,6 +193,22 @@ TEST_F(FullSizePlannerTest, PickDependsOnTheLatencyOfCollectives) {
   EXPECT_EQ(PlansOf(model_.spec, Cards(4, 300), request)[0].placement.mode(), v1::MODE_LAYER_SPLIT);
 }
 
+// The shipped estimates: each gives a plan for every number of its cards.
+TEST_F(FullSizePlannerTest, ShippedProfilesGivePlans) {
+  for (const char* name : {"x1", "x2", "x2-p2p", "x3", "x3-p2p", "x4", "x4-p2p"}) {
+    const absl::StatusOr<v1::HardwareProfile> profile =
+        ReadProfile(fmt::format("{}/deploy/profiles/rtx3090-{}.json", SWITCHYARD_SOURCE_DIR, name));
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    EXPECT_TRUE(profile->is_estimate());
+    EXPECT_GT(profile->sources_size(), 0);
+    PlanRequest request;
+    request.worker_counts = {profile->gpus_size()};
+    const std::vector<Plan> plans = PlansOf(model_.spec, *profile, request);
+    EXPECT_EQ(plans.size(), profile->gpus_size() == 1 ? 1U : 6U);
+    for (const Plan& plan : plans) EXPECT_TRUE(plan.can_run) << name << plan.reason;
+  }
+}
+
 TEST_F(FullSizePlannerTest, NamedPlansAreOneDeviceAndSeveral) {
   const absl::StatusOr<NamedPlans> named = MakeNamedPlans(model_.spec, Cards(4, 10), {});
   ASSERT_TRUE(named.ok()) << named.status();
