@@ -14,11 +14,12 @@ EOF
 build_packages=(
   g++ cmake ninja-build ccache make pkg-config git ca-certificates
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev libspdlog-dev libfmt-dev
-  libcli11-dev libhwloc-dev libucx-dev libgrpc++-dev protobuf-compiler-grpc libssl-dev libboost1.81-dev prometheus-cpp-dev
+  libcli11-dev libtomlplusplus-dev libhwloc-dev libucx-dev libgrpc++-dev protobuf-compiler-grpc libssl-dev libboost1.81-dev
+  prometheus-cpp-dev
   libssl-dev
 )
 test_packages=(
-  libgtest-dev libgmock-dev libpcre2-dev python3 python3-jinja2 python3-yaml python3-venv
+  libgtest-dev libgmock-dev libpcre2-dev zlib1g-dev python3 python3-jinja2 python3-yaml python3-venv
   python3-grpcio python3-protobuf grpc-proto curl
 )
 fuzz_packages=(clang-14 libclang-rt-14-dev)

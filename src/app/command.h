@@ -22,6 +22,7 @@ void AddBenchCommand(CLI::App& app, CommandBody& body);
 void AddServeCommand(CLI::App& app, CommandBody& body);
 void AddBenchServeCommand(CLI::App& app, CommandBody& body);
 void AddSweepCommand(CLI::App& app, CommandBody& body);
+void AddReportCommand(CLI::App& app, CommandBody& body);
 void AddDoctorCommand(CLI::App& app, CommandBody& body);
 void AddSynthCommand(CLI::App& app, CommandBody& body);
 void AddWorkerCommand(CLI::App& app, CommandBody& body);

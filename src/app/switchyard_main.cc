@@ -62,6 +62,7 @@ int Main(int argc, char** argv) {
   AddBenchCommand(app, body);
   AddBenchServeCommand(app, body);
   AddSweepCommand(app, body);
+  AddReportCommand(app, body);
   AddDoctorCommand(app, body);
   AddSynthCommand(app, body);
   AddWorkerCommand(app, body);
