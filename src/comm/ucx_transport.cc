@@ -223,7 +223,7 @@ void UcxTransport::OnSent(void* request, ucs_status_t, void* user_data) {
 
 void UcxTransport::Send(Outbox* outbox, int peer, const void* data, size_t num_bytes, bool in_parts,
                         uint64_t tag) {
-  if ((failed_peers_ & Bit(peer)) != 0) return;
+  if ((failed_peers_ & Bit(peer)) != 0 || worker_->endpoint(peer) == nullptr) return;
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = &UcxTransport::OnSent;

@@ -58,6 +58,10 @@ class ProcessGroup {
     }
   }
 
+  // A number that one process leaves for others, before it counts.
+  void PutNumber(int number) { shared_->number.store(number); }
+  int number() const { return shared_->number.load(); }
+
   // The rendezvous of a rank. Exchanges are matched by their order.
   class Meeting final : public Rendezvous {
    public:
@@ -99,6 +103,7 @@ class ProcessGroup {
   };
   struct Shared {
     std::atomic<uint32_t> count{0};
+    std::atomic<int> number{0};
     Phase phases[8];
   };
 
