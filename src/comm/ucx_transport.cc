@@ -461,7 +461,8 @@ absl::Status UcxTransport::FinishExchange(const OpContext& op, int64_t num_bytes
               .num_bytes = bytes,
               .entry_ns = op.entry_ns,
               .publish_ns = publish_ns,
-              .offset_ns = clocks_[i].offset_ns()};
+              .offset_ns = clocks_[i].offset_ns(),
+              .reserved = {}};
     outbox.parts[2 * i] = {.buffer = &header, .length = kHeaderBytes};
     outbox.parts[2 * i + 1] = {.buffer = data, .length = static_cast<size_t>(bytes)};
     Send(&outbox, peer, &outbox.parts[2 * i], bytes > 0 ? 2 : 1, true,
@@ -549,7 +550,8 @@ absl::Status UcxTransport::Put(const OpContext& op, RingKind ring, int peer, con
                        .num_bytes = num_bytes,
                        .entry_ns = op.entry_ns,
                        .publish_ns = NowNs(),
-                       .offset_ns = 0};
+                       .offset_ns = 0,
+                       .reserved = {}};
   // One message for all readers, so it says nothing of their clocks.
   header.offset_ns =
       ring == RingKind::kPair ? clocks_[static_cast<size_t>(peer)].offset_ns() : INT64_MAX;

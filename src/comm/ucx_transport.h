@@ -56,9 +56,11 @@ class UcxTransport final : public Transport {
     int64_t num_bytes = 0;
     int64_t entry_ns = 0;  // by the sender's clock
     int64_t publish_ns = 0;
-    int64_t offset_ns = 0;  // from the receiver's clock to the sender's, as the sender believes
+    int64_t offset_ns = 0;     // from the receiver's clock to the sender's, as the sender believes
+    int64_t reserved[2] = {};  // zero; keeps payloads aligned
   };
-  static constexpr int64_t kHeaderBytes = 64;  // keeps payloads aligned
+  static constexpr int64_t kHeaderBytes = sizeof(WireHeader);
+  static_assert(kHeaderBytes == 64);
 
   struct Credit {
     uint32_t ring = 0;

@@ -1,6 +1,6 @@
 // Prints how long collectives take between real processes: not a test, run it by hand.
 //
-//   collective_latency [local|shm|ucx] RANKS BYTES [ITERATIONS]
+//   collective_latency [shm|ucx] RANKS BYTES [ITERATIONS [FAULT RULES]]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +26,7 @@ int Main(int argc, char** argv) {
     options.group_id = "collective_latency";
     options.rank = rank;
     options.nranks = nranks;
+    if (argc > 5) options.fault_rules = argv[5];
     const BackendKind kind = name == "ucx" ? BackendKind::kUcx : BackendKind::kShm;
     auto created = CreateCommunicator(kind, options, meeting);
     if (!created.ok()) {
@@ -51,6 +52,13 @@ int Main(int argc, char** argv) {
       if (i >= iterations / 10) hop.push_back(static_cast<double>(NowNs() - begin) * 0.5e-3);
     }
     if (!comm.Barrier(absl::InfiniteFuture()).ok()) _exit(1);
+    for (int peer = 0; argc > 5 && peer < nranks; ++peer) {
+      const PeerTotals link = comm.TotalsOfPeer(peer);
+      if (peer == rank) continue;
+      std::printf("  %d->%d: %.1f us on the way, %.3f s of transfer\n", peer, rank,
+                  link.flight_seconds / static_cast<double>(link.num_received) * 1e6,
+                  link.transfer_seconds);
+    }
     if (rank != 0) return;
     const auto print = [&](const char* what, std::vector<double>& us) {
       if (us.empty()) return;
