@@ -106,7 +106,7 @@ UcxTransport::~UcxTransport() {
   }
   worker_->CloseEndpoints();
   const auto cancel = [this](Inbox& inbox) {
-    if (inbox.request != nullptr) ucp_request_cancel(worker_->get(), inbox.request);
+    if (inbox.request != nullptr) Ucx().ucp_request_cancel(worker_->get(), inbox.request);
   };
   for (auto& inboxes : exchange_inbox_) std::for_each(inboxes.begin(), inboxes.end(), cancel);
   for (auto* readers : {&broadcast_readers_, &pair_readers_}) {
@@ -136,7 +136,7 @@ absl::Status UcxTransport::SynchronizeClocks(int64_t deadline_ns) {
         lock, op, [&inbox] { return inbox.arrived; }, [peer] { return Bit(peer); });
     if (!status.ok()) {
       if (inbox.request != nullptr) {
-        ucp_request_cancel(worker_->get(), inbox.request);
+        Ucx().ucp_request_cancel(worker_->get(), inbox.request);
         while (worker_->Progress()) {
         }
       }
@@ -190,7 +190,7 @@ void UcxTransport::OnReceived(void* request, ucs_status_t status, const ucp_tag_
   inbox.request = nullptr;
   inbox.arrived = status == UCS_OK;
   inbox.arrived_ns = inbox.owner->looked_ ? NowNs() : 0;
-  ucp_request_free(request);
+  Ucx().ucp_request_free(request);
 }
 
 void UcxTransport::Post(Inbox* inbox, uint64_t tag, uint64_t mask) {
@@ -203,8 +203,8 @@ void UcxTransport::Post(Inbox* inbox, uint64_t tag, uint64_t mask) {
   param.cb.recv = &UcxTransport::OnReceived;
   param.user_data = inbox;
   param.recv_info.tag_info = &info;
-  void* request = ucp_tag_recv_nbx(worker_->get(), inbox->memory.get(),
-                                   static_cast<size_t>(inbox->capacity), tag, mask, &param);
+  void* request = Ucx().ucp_tag_recv_nbx(worker_->get(), inbox->memory.get(),
+                                         static_cast<size_t>(inbox->capacity), tag, mask, &param);
   if (request == nullptr) {  // it was here
     inbox->arrived = true;
     inbox->arrived_ns = 0;
@@ -218,7 +218,7 @@ void UcxTransport::Post(Inbox* inbox, uint64_t tag, uint64_t mask) {
 void UcxTransport::OnSent(void* request, ucs_status_t, void* user_data) {
   // An error also reaches the endpoint's handler.
   --static_cast<Outbox*>(user_data)->num_pending;
-  ucp_request_free(request);
+  Ucx().ucp_request_free(request);
 }
 
 void UcxTransport::Send(Outbox* outbox, int peer, const void* data, size_t num_bytes, bool in_parts,
@@ -232,7 +232,7 @@ void UcxTransport::Send(Outbox* outbox, int peer, const void* data, size_t num_b
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
     param.datatype = ucp_dt_make_iov();
   }
-  void* request = ucp_tag_send_nbx(worker_->endpoint(peer), data, num_bytes, tag, &param);
+  void* request = Ucx().ucp_tag_send_nbx(worker_->endpoint(peer), data, num_bytes, tag, &param);
   if (UCS_PTR_IS_ERR(request)) {
     failed_peers_ |= Bit(peer);
     if (first_failure_ == UCS_OK) first_failure_ = UCS_PTR_STATUS(request);
@@ -330,7 +330,7 @@ absl::Status UcxTransport::CheckPeers(const OpContext& op, uint64_t awaited) {
   SWITCHYARD_RETURN_IF_ERROR(Aborted());
   if (const uint64_t dead = failed_peers_ & ~left_peers_; dead != 0) {
     return Unavailable("the link from {} to rank {} is gone ({}); {} cannot finish",
-                       DescribeRanks(dead), rank_, ucs_status_string(first_failure_),
+                       DescribeRanks(dead), rank_, Ucx().ucs_status_string(first_failure_),
                        Describe(op.header));
   }
   if (const uint64_t left = left_peers_ & awaited; left != 0) {
@@ -377,7 +377,7 @@ absl::Status UcxTransport::Await(std::unique_lock<std::mutex>& lock, const OpCon
       SendNotice(waiting, (~uint64_t{0} >> (64 - nranks_)) & ~Bit(rank_));
       next_notice_ns = now_ns + kSliceNs;
     }
-    const ucs_status_t armed = ucp_worker_arm(worker_->get());
+    const ucs_status_t armed = Ucx().ucp_worker_arm(worker_->get());
     if (armed == UCS_ERR_BUSY) continue;
     if (armed != UCS_OK) return UcxStatus(armed, "sleep on the UCX worker");
     const int64_t most_ns = std::min(next_notice_ns, op.deadline_ns) - now_ns;

@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "comm/ucx_api.h"
+
 namespace switchyard::comm {
 
 // The code that a UCX error means to a communicator, with UCX's text.
@@ -38,9 +40,9 @@ class UcxWorker {
   ucp_ep_h endpoint(int peer) const { return endpoints_[static_cast<size_t>(peer)].handle; }
 
   // Moves what can be moved; true if something was.
-  bool Progress() { return ucp_worker_progress(worker_) != 0; }
+  bool Progress() { return Ucx().ucp_worker_progress(worker_) != 0; }
   // Makes event_fd() readable.
-  void Signal() { ucp_worker_signal(worker_); }
+  void Signal() { Ucx().ucp_worker_signal(worker_); }
   // Closes all endpoints, once what was sent has left, after 20 ms at most.
   void CloseEndpoints();
 
