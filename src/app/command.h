@@ -25,6 +25,8 @@ void AddSweepCommand(CLI::App& app, CommandBody& body);
 void AddReportCommand(CLI::App& app, CommandBody& body);
 void AddDoctorCommand(CLI::App& app, CommandBody& body);
 void AddSynthCommand(CLI::App& app, CommandBody& body);
+void AddPlanCommand(CLI::App& app, CommandBody& body);
+void AddProbeCommand(CLI::App& app, CommandBody& body);
 void AddWorkerCommand(CLI::App& app, CommandBody& body);
 void AddVersionCommand(CLI::App& app, CommandBody& body);
 void AddCompletionCommand(CLI::App& app, CommandBody& body);

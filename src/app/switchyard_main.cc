@@ -65,6 +65,8 @@ int Main(int argc, char** argv) {
   AddReportCommand(app, body);
   AddDoctorCommand(app, body);
   AddSynthCommand(app, body);
+  AddPlanCommand(app, body);
+  AddProbeCommand(app, body);
   AddWorkerCommand(app, body);
   AddVersionCommand(app, body);
   AddCompletionCommand(app, body);
