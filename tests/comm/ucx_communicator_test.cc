@@ -2,9 +2,11 @@
 #include "comm/ucx_communicator.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <sched.h>
 #include <signal.h>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -130,6 +132,20 @@ class TwoHosts {
     return WaitForEnd(pid) == 0;
   }
 
+  // Waits until the kernel says that a rank's end is up, which takes it a moment; UCX leaves
+  // devices out that are not.
+  static void AwaitDevice(int rank) {
+    const std::string path =
+        fmt::format("/sys/class/net/{}/operstate", rank == 0 ? "left" : "right");
+    std::string state;
+    for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
+      std::ifstream(path) >> state;
+      if (state == "up") return;
+      std::this_thread::yield();
+    }
+    FAIL() << path << ": " << state;
+  }
+
   // Runs in both processes; counts the group up to 4.
   void Join(int rank) {
     if (rank == 1) {
@@ -150,6 +166,7 @@ class TwoHosts {
     }
     group_.Count();
     group_.AwaitCount(4);
+    AwaitDevice(rank);
   }
 
  private:
@@ -197,6 +214,7 @@ TEST(UcxCommunicatorTest, ACutLinkBetweenHostsIsNamedAndHealsWithTheNextGroup) {
       }
       group.Count();
       group.AwaitCount(8);
+      TwoHosts::AwaitDevice(rank);
     }
   });
   for (pid_t pid : pids) EXPECT_EQ(WaitForEnd(pid), 0);
