@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "model/model_digest.h"
+#include "worker/experts/residency_report.h"
 
 namespace switchyard::worker {
 namespace {
@@ -47,6 +48,12 @@ absl::StatusOr<WorkerOptions> OptionsOf(uint64_t epoch, const v1::Configure& con
         static_cast<int32_t>(std::min<uint32_t>(id, std::numeric_limits<int32_t>::max())));
   }
   options.epoch = epoch;
+  if (configure.has_host_expert_bytes()) {
+    constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    options.residency.fast_bytes =
+        static_cast<int64_t>(std::min(configure.host_expert_bytes(), kMost));
+  }
+  options.residency.profile_path = configure.expert_profile();
   return options;
 }
 
@@ -54,33 +61,9 @@ absl::StatusOr<WorkerOptions> OptionsOf(uint64_t epoch, const v1::Configure& con
 bool SameWeights(const v1::Configure& a, const v1::Configure& b) {
   return a.model_digest() == b.model_digest() && a.device() == b.device() &&
          a.num_threads() == b.num_threads() && a.cpu_level() == b.cpu_level() &&
-         a.huge_pages() == b.huge_pages() && a.recode() == b.recode();
-}
-
-int64_t ExpertBytes(const model::MoeTensors& moe) {
-  int64_t bytes = 0;
-  for (const model::TensorRef tensor : {moe.gate, moe.up, moe.gate_up, moe.down}) {
-    if (tensor != nullptr) bytes += tensor->bytes();
-  }
-  return bytes;
-}
-
-// On a CPU all experts of a rank are in host memory, from the load on.
-v1::GetResidencyResponse HostResidency(const model::ModelSpec& spec) {
-  v1::GetResidencyResponse out;
-  out.set_version(1);
-  out.set_num_layers(static_cast<uint32_t>(spec.num_layers));
-  out.set_num_experts(static_cast<uint32_t>(spec.moe.num_experts));
-  int64_t host_bytes = 0;
-  for (const model::LayerSpec& layer : spec.layers) {
-    const int64_t bytes = ExpertBytes(layer.moe);
-    const auto state = bytes > 0 ? v1::RESIDENCY_STATE_HOST : v1::RESIDENCY_STATE_UNSPECIFIED;
-    out.mutable_states()->append(static_cast<size_t>(spec.moe.num_experts),
-                                 static_cast<char>(state));
-    host_bytes += bytes;
-  }
-  out.set_host_bytes(static_cast<uint64_t>(host_bytes));
-  return out;
+         a.huge_pages() == b.huge_pages() && a.recode() == b.recode() &&
+         a.has_host_expert_bytes() == b.has_host_expert_bytes() &&
+         a.host_expert_bytes() == b.host_expert_bytes() && a.expert_profile() == b.expert_profile();
 }
 
 }  // namespace
@@ -275,7 +258,7 @@ absl::Status CommandExecutor::Load(uint64_t session, const v1::Configure& config
     loading_digest_ = configure.model_digest();
     status_.device.clear();
     status_.weight_bytes = 0;
-    residency_.reset();
+    residency_source_ = nullptr;
   }
   worker_.reset();  // no room for two
   last_progress_ = 0;
@@ -301,7 +284,7 @@ absl::Status CommandExecutor::Load(uint64_t session, const v1::Configure& config
   worker_options_ = options;
   status_.device = worker_->backend().Describe();
   status_.weight_bytes = static_cast<uint64_t>(worker_->memory().weight_bytes);
-  residency_ = HostResidency(model_->spec);
+  residency_source_ = worker_.get();
   worker_->Start([this](const v1::StepResult& result) { OnResult(result); });
   return absl::OkStatus();
 }
@@ -429,10 +412,10 @@ bool CommandExecutor::IsStuck(const Clock& clock) const {
   return clock.NowSeconds() - *abort_since_ > limit;
 }
 
-absl::StatusOr<v1::GetResidencyResponse> CommandExecutor::Residency() const {
+absl::StatusOr<v1::Residency> CommandExecutor::Residency() const {
   std::lock_guard lock(mutex_);
-  if (!residency_) return FailedPrecondition("nothing is loaded");
-  return *residency_;
+  if (residency_source_ == nullptr) return FailedPrecondition("nothing is loaded");
+  return ResidencyMessage(residency_source_->residency());
 }
 
 v1::StreamTelemetryResponse CommandExecutor::Telemetry() const {

@@ -93,7 +93,7 @@ class CommandExecutor {
   bool IsStuck(const Clock& clock) const;
 
   // Errors: kFailedPrecondition (nothing is loaded).
-  absl::StatusOr<v1::GetResidencyResponse> Residency() const;
+  absl::StatusOr<v1::Residency> Residency() const;
 
   // Sums since the start, without the time.
   v1::StreamTelemetryResponse Telemetry() const;
@@ -160,7 +160,7 @@ class CommandExecutor {
   absl::Status failure_;
   std::optional<double> abort_since_;
   double slowest_step_seconds_ = 0;
-  std::optional<v1::GetResidencyResponse> residency_;
+  const Worker* residency_source_ = nullptr;  // worker_, while it is there
   v1::StreamTelemetryResponse telemetry_;
 
   std::thread thread_;

@@ -5,8 +5,12 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "model/model_digest.h"
+#include "worker/experts/expert_profile.h"
+#include "worker/experts/residency_report.h"
 #include "worker/weight_loader.h"
 
 namespace switchyard::worker {
@@ -66,7 +70,45 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   return executor;
 }
 
+RankExecutor::~RankExecutor() { SaveProfile(); }
+
+std::string RankExecutor::ProfilePath() const {
+  const std::string& path = options_.residency.profile_path;
+  return share_.rank == 0 ? path : fmt::format("{}.rank{}", path, share_.rank);
+}
+
+absl::Status RankExecutor::WarmFromProfile() {
+  if (options_.residency.profile_path.empty()) return absl::OkStatus();
+  SWITCHYARD_ASSIGN_OR_RETURN(model_digest_, model::ModelDigest(file_));
+  if (!options_.residency.earlier_uses.empty()) return absl::OkStatus();
+  auto profile = ReadExpertProfile(ProfilePath());
+  if (profile.status().code() == absl::StatusCode::kNotFound) return absl::OkStatus();
+  SWITCHYARD_RETURN_IF_ERROR(profile.status());
+  SWITCHYARD_RETURN_IF_ERROR(CheckExpertProfile(*profile, ProfilePath(), model_digest_,
+                                                static_cast<int>(spec_.layers.size()),
+                                                spec_.moe.num_experts));
+  options_.residency.earlier_uses = std::move(profile->uses);
+  return absl::OkStatus();
+}
+
+void RankExecutor::SaveProfile() {
+  if (experts_ == nullptr || model_digest_.empty()) return;
+  const ResidencySnapshot now = residency();
+  const ExpertCounters total = now.Total();
+  if (total.hits + total.misses == 0) return;
+  ExpertProfile profile = {.model_digest = model_digest_,
+                           .num_layers = now.num_layers,
+                           .num_experts = now.num_experts,
+                           .uses = now.uses};
+  // Earlier runs fade.
+  const std::vector<uint64_t>& earlier = options_.residency.earlier_uses;
+  for (size_t i = 0; i < earlier.size(); ++i) profile.uses[i] += earlier[i] / 2;
+  const absl::Status status = WriteExpertProfile(ProfilePath(), profile);
+  if (!status.ok()) LogWarning("{}", Message(status));
+}
+
 absl::Status RankExecutor::LoadAll(const LoadProgress& progress) {
+  SWITCHYARD_RETURN_IF_ERROR(WarmFromProfile());
   std::vector<ExpertLayer> layers = DescribeExperts(spec_, share_, *backend_);
   SWITCHYARD_RETURN_IF_ERROR(DivideBudget(options_.residency, spec_.moe.num_experts, layers));
   // Files bytes of the slots that are filled once all else is loaded.
@@ -103,6 +145,7 @@ absl::Status RankExecutor::LoadAll(const LoadProgress& progress) {
                     : absl::OkStatus();
   }));
   fills_slots_ = false;
+  if (spec_.moe.num_experts > 0) LogInfo("experts: {}", ResidencyLine(residency()));
   uses_.resize(layers.size() * static_cast<size_t>(spec_.moe.num_experts));
   return experts_->has_tiers() ? file_.CheckUnchanged() : absl::OkStatus();
 }
@@ -150,7 +193,9 @@ absl::Status RankExecutor::Reset(const WorkerOptions& options) {
       options.max_step_rows == options_.max_step_rows && options.kv_type == options_.kv_type &&
       options.never_sampled == options_.never_sampled &&
       options.check_ranks == options_.check_ranks;
+  ResidencyOptions residency = std::move(options_.residency);  // of the weights, which stay
   options_ = options;
+  options_.residency = std::move(residency);
   ranks_ = nullptr;
   if (keeps_memory) {
     checkpoints_->Clear();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,9 @@ class RankExecutor {
       const model::GgufFile& file, const model::ModelSpec& spec,
       std::unique_ptr<kernels::Backend> backend, const WorkerOptions& options,
       const LoadProgress& progress);
+
+  // Writes the profile of the experts' uses, if there is one to write.
+  ~RankExecutor();
 
   // Forgets all states and takes other sizes; the weights stay. Memory is taken anew only where a
   // size or the type of cache has changed.
@@ -87,6 +91,10 @@ class RankExecutor {
       : file_(file), spec_(spec), options_(options) {}
 
   absl::Status LoadAll(const LoadProgress& progress);
+  // Reads the profile, if there is one.
+  absl::Status WarmFromProfile();
+  void SaveProfile();
+  std::string ProfilePath() const;
   // Everything but the weights, for options_.
   absl::Status AllocateState();
   absl::Status ApplyChanges(const StepHeader& header, Ledger& ledger);
@@ -102,6 +110,7 @@ class RankExecutor {
   ModelWeights weights_;
   bool fills_slots_ = true;               // at load; later copies run beside steps
   std::unique_ptr<ExpertStore> experts_;  // copies into weights_ on a thread of its own
+  std::string model_digest_;              // with a profile
   std::vector<uint32_t> uses_;            // of the running step, [num_layers, num_experts]
   std::unique_ptr<KvCache> kv_cache_;
   std::unique_ptr<RecurrentState> state_;

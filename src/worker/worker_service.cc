@@ -107,8 +107,12 @@ grpc::ServerUnaryReactor* WorkerService::GetResidency(grpc::CallbackServerContex
     reactor->Finish(ToGrpcStatus(residency.status()));
     return reactor;
   }
-  *response = *std::move(residency);
-  if (request->since_version() >= response->version()) response->clear_states();
+  v1::Residency& out = *response->mutable_residency();
+  out = *std::move(residency);
+  if (request->since_version() >= out.version()) {
+    out.clear_states();
+    out.clear_uses();
+  }
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include <google/protobuf/util/time_util.h>
@@ -23,7 +24,8 @@ namespace {
 
 // Results that wait for a coordinator that does not read: far more than two plans can bring.
 constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
-constexpr double kFarewellSeconds = 2;  // for a fault to arrive before the connection is cut
+constexpr double kResidencySeconds = 1;  // between two messages of where the experts are
+constexpr double kFarewellSeconds = 2;   // for a fault to arrive before the connection is cut
 
 double Now() { return MonotonicClock::Get().NowSeconds(); }
 
@@ -99,6 +101,8 @@ struct WorkerSession::Impl {
   absl::Status Serve(const v1::RegisterWorkerResponse& lease);
   // Sends a heartbeat if it is time, looks after coordinator and step thread.
   void Attend(Stream& stream, const v1::RegisterWorkerResponse& lease);
+  // Sends where the experts are, if that or their counts have changed.
+  void TellResidency(Stream& stream, uint64_t epoch, double now);
   void OnCommand(v1::WorkerSessionResponse command);
   v1::WorkerState State() const;
   void SetReady(bool is_ready) {
@@ -126,6 +130,8 @@ struct WorkerSession::Impl {
 
   // Of the thread of Run().
   double next_heartbeat = 0;
+  double next_residency = 0;
+  std::optional<std::pair<uint64_t, uint64_t>> told_residency;  // version and uses
   uint64_t sequence_number = 0;
   bool was_ready = false;
 };
@@ -286,6 +292,24 @@ void WorkerSession::Impl::Attend(Stream& stream, const v1::RegisterWorkerRespons
   const auto memory = ReadProcessMemory();
   if (memory.ok()) heartbeat.set_resident_bytes(static_cast<uint64_t>(memory->resident_bytes()));
   stream.Send(std::move(message));
+  if (is_ready && now >= next_residency) TellResidency(stream, status.epoch, now);
+}
+
+void WorkerSession::Impl::TellResidency(Stream& stream, uint64_t epoch, double now) {
+  next_residency = now + kResidencySeconds;
+  auto residency = executor.Residency();
+  if (!residency.ok()) return;  // nothing is loaded
+  uint64_t uses = 0;
+  for (const v1::ExpertCounters& layer : residency->layers()) {
+    uses += layer.hits() + layer.misses();
+  }
+  const std::pair<uint64_t, uint64_t> state(residency->version(), uses);
+  if (told_residency == state) return;
+  told_residency = state;
+  v1::WorkerSessionRequest message;
+  message.set_epoch(epoch);
+  *message.mutable_residency() = *std::move(residency);
+  stream.Send(std::move(message));
 }
 
 absl::Status WorkerSession::Impl::Serve(const v1::RegisterWorkerResponse& lease) {
@@ -294,6 +318,8 @@ absl::Status WorkerSession::Impl::Serve(const v1::RegisterWorkerResponse& lease)
     heard = Now();
   }
   next_heartbeat = 0;  // the first message names the lease
+  next_residency = 0;
+  told_residency.reset();
   sequence_number = 0;
   Stream stream(*this, lease.lease_id());
   executor.BeginSession(

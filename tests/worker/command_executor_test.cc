@@ -300,6 +300,8 @@ TEST_F(CommandExecutorTest, ExpertsAreInHostMemoryOnceLoaded) {
             std::string::npos);
   EXPECT_GT(residency->host_bytes(), 0u);
   EXPECT_EQ(residency->device_bytes(), 0u);
+  EXPECT_EQ(residency->budget_bytes(), residency->host_bytes());
+  EXPECT_EQ(static_cast<size_t>(residency->uses_size()), residency->states().size());
 }
 
 TEST_F(CommandExecutorTest, CanBeDestroyedWhileAPlanRuns) {

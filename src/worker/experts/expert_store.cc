@@ -243,6 +243,7 @@ ResidencySnapshot ExpertStore::Snapshot() const {
   ResidencySnapshot snapshot;
   snapshot.num_layers = static_cast<int>(options_.layers.size());
   snapshot.num_experts = options_.num_experts;
+  snapshot.fast_state = options_.fast_state;
   std::lock_guard lock(mutex_);
   snapshot.version = tables_[current_].version();
   snapshot.states = states_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -30,6 +31,9 @@ struct ResidencyOptions {
   ResidencyPolicyOptions policy;
   // Counts of earlier runs, [num_layers, num_experts]; may be empty.
   std::vector<uint64_t> earlier_uses;
+  // Where counts of earlier runs are read from, unless they are given, and written to at the end
+  // (expert_profile.h). Other ranks than 0 add ".rank1" and so on. Empty = nowhere.
+  std::string profile_path;
 };
 
 // One proposal: `promote` takes the slot of `evict`.

@@ -68,8 +68,9 @@ struct ResidencySnapshot {
   std::vector<ExpertState> states;       // [num_layers, num_experts]
   std::vector<uint64_t> uses;            // [num_layers, num_experts], since the load
   std::vector<ExpertCounters> counters;  // [num_layers]
-  int64_t fast_bytes = 0;                // of the slots that are taken
-  int64_t budget_bytes = 0;              // of all slots
+  ExpertState fast_state = ExpertState::kHost;
+  int64_t fast_bytes = 0;    // of the slots that are taken
+  int64_t budget_bytes = 0;  // of all slots
 
   int64_t Count(ExpertState state) const {
     int64_t count = 0;

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "worker/engine_harness.h"
+#include "worker/experts/expert_profile.h"
 #include "worker/rank_executor.h"
 
 namespace switchyard::worker {
@@ -177,6 +178,59 @@ TEST(ResidencyBudgetTest, EarlierUsesDecideWhatIsLoadedFirst) {
   const uint64_t warm_hits = warm.executor().rank().residency().Total().hits;
   EXPECT_GE(warm_hits, most - most / 100);
   EXPECT_LT(cold.executor().rank().residency().Total().hits, most - most / 20);
+}
+
+TEST(ResidencyProfileTest, IsWrittenAtTheEndAndWarmsTheNextStart) {
+  const std::string path = testing::TempDir() + "warm.profile";
+  std::filesystem::remove(path);
+  WorkerOptions options = TestOptions(256);
+  options.residency.profile_path = path;
+  std::vector<uint64_t> uses;
+  int64_t all_bytes = 0;
+  {
+    EngineHarness engine(DemoModel(), kCpu, options);
+    engine.PrefillLogits(0, TokensOf("demo", engine.spec().vocab_size));
+    uses = engine.executor().rank().residency().uses;
+    all_bytes = engine.executor().rank().residency().budget_bytes;
+  }
+  const auto profile = ReadExpertProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(profile->uses, uses);
+  options.residency.fast_bytes = all_bytes / 2;
+  {
+    EngineHarness engine(DemoModel(), kCpu, options);
+    const ResidencySnapshot now = engine.executor().rank().residency();
+    // In each layer those in memory were used at least as much as the others.
+    for (int l = 0; l < now.num_layers; ++l) {
+      uint64_t least_in = UINT64_MAX, most_out = 0;
+      for (int e = 0; e < now.num_experts; ++e) {
+        const auto i = static_cast<size_t>(l * now.num_experts + e);
+        if (now.states[i] == ExpertState::kHost) least_in = std::min(least_in, uses[i]);
+        if (now.states[i] == ExpertState::kFile) most_out = std::max(most_out, uses[i]);
+      }
+      EXPECT_GE(least_in, most_out) << l;
+    }
+  }
+  // Nothing ran: the profile stays.
+  EXPECT_EQ(ReadExpertProfile(path)->uses, uses);
+  std::filesystem::remove(path);
+}
+
+TEST(ResidencyProfileTest, OfAnotherModelIsRefused) {
+  const std::string path = testing::TempDir() + "foreign.profile";
+  ASSERT_TRUE(
+      WriteExpertProfile(
+          path, {.model_digest = "sha256:other", .num_layers = 1, .num_experts = 1, .uses = {1}})
+          .ok());
+  const auto file = model::GgufFile::Open(FixtureModel("base"));
+  const auto spec = model::LoadModelSpec(*file);
+  WorkerOptions options = TestOptions(256);
+  options.residency.profile_path = path;
+  const auto executor = StepExecutor::Create(*file, *spec, MakeBackend(kCpu), options, {});
+  EXPECT_EQ(executor.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(Message(executor.status())),
+              testing::HasSubstr("expert profile is of another model"));
+  std::filesystem::remove(path);
 }
 
 }  // namespace
