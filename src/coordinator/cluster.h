@@ -111,6 +111,8 @@ struct MemberStatus {
   uint64_t loaded_bytes = 0, total_bytes = 0;  // of a load
   std::string device;                          // in words, once loaded
   std::string service_address;
+  // Where its experts are; null until it has told.
+  std::shared_ptr<const switchyard::worker::v1::Residency> residency;
 };
 
 struct ClusterStatus {
@@ -216,6 +218,7 @@ class Cluster {
     uint64_t last_command = 0;
     uint64_t last_heartbeat = 0;
     switchyard::worker::v1::Heartbeat heartbeat;
+    std::shared_ptr<const switchyard::worker::v1::Residency> residency;
     switchyard::worker::v1::ShardProgress progress;
     switchyard::worker::v1::ShardReady ready;
   };
@@ -245,6 +248,7 @@ class Cluster {
   absl::Status HandleEpochMessage(Member& member,
                                   const switchyard::worker::v1::WorkerSessionRequest& message);
   absl::Status HandleHeartbeat(Member& member, const switchyard::worker::v1::Heartbeat& heartbeat);
+  absl::Status HandleResidency(Member& member, const switchyard::worker::v1::Residency& residency);
   absl::Status HandleProgress(Member& member,
                               const switchyard::worker::v1::ShardProgress& progress);
   absl::Status HandleReady(Member& member, uint64_t epoch,

@@ -54,6 +54,8 @@ absl::Status Cluster::HandleMessage(Member& member, const v1::WorkerSessionReque
   switch (message.message_case()) {
     case v1::WorkerSessionRequest::kHeartbeat:
       return HandleHeartbeat(member, message.heartbeat());
+    case v1::WorkerSessionRequest::kResidency:
+      return HandleResidency(member, message.residency());
     case v1::WorkerSessionRequest::kShardProgress:
       return HandleProgress(member, message.shard_progress());
     case v1::WorkerSessionRequest::kFault:
@@ -100,6 +102,21 @@ absl::Status Cluster::HandleHeartbeat(Member& member, const v1::Heartbeat& heart
     LogInfo("{}: wants to leave", NameOf(member.info));
     if (state_ == GroupState::kServing && is_first) events_.OnLeaving();
   }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::HandleResidency(Member& member, const v1::Residency& residency) {
+  const uint64_t num_experts = uint64_t{residency.num_layers()} * residency.num_experts();
+  if (residency.states().size() != num_experts ||
+      static_cast<uint64_t>(residency.uses_size()) != num_experts ||
+      static_cast<uint32_t>(residency.layers_size()) != residency.num_layers()) {
+    return InvalidArgument(
+        "lists have other lengths than experts: residency, states: {}, uses: {}, layers: {}, "
+        "wanted: {} x {}",
+        residency.states().size(), residency.uses_size(), residency.layers_size(),
+        residency.num_layers(), residency.num_experts());
+  }
+  member.residency = std::make_shared<v1::Residency>(residency);
   return absl::OkStatus();
 }
 

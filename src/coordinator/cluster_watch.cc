@@ -188,6 +188,7 @@ ClusterStatus Cluster::status() const {
     status.loaded_bytes = member.progress.done_bytes();
     status.total_bytes = member.progress.total_bytes();
     status.device = member.ready.device();
+    status.residency = member.residency;
   }
   return out;
 }

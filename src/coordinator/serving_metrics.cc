@@ -1,5 +1,6 @@
 #include "coordinator/serving_metrics.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <string_view>
 #include <utility>
@@ -42,6 +43,9 @@ std::string StageName(int stage) {
   for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   return name;
 }
+
+// Layers that share a label value.
+constexpr size_t kLayerGroup = 8;
 
 std::string Ours(std::string_view name) { return fmt::format("switchyard_{}", name); }
 
@@ -195,6 +199,11 @@ void ServingMetrics::SetWorkerSource(std::function<std::vector<WorkerSample>()> 
   worker_source_ = std::move(source);
 }
 
+void ServingMetrics::SetResidencySource(std::function<std::vector<v1::Residency>()> source) {
+  std::lock_guard lock(mutex_);
+  residency_source_ = std::move(source);
+}
+
 void ServingMetrics::SetModelLoad(int64_t num_bytes, int64_t num_total_bytes) {
   load_bytes_.Set(static_cast<double>(num_bytes));
   load_total_bytes_.Set(static_cast<double>(num_total_bytes));
@@ -235,14 +244,66 @@ void ServingMetrics::Collect(const WorkerSample& sample) {
       .RaiseTo(static_cast<double>(sample.num_restarts));
 }
 
+void ServingMetrics::Collect(const std::vector<v1::Residency>& ranks) {
+  std::lock_guard lock(experts_mutex_);  // one scrape after the other
+  int64_t num_resident = 0, num_experts = 0;
+  uint64_t resident_bytes = 0;
+  last_experts_.resize(std::max(last_experts_.size(), ranks.size()));
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const v1::Residency& rank = ranks[r];
+    resident_bytes += rank.host_bytes() + rank.device_bytes();
+    const bool has_device = rank.device_bytes() > 0;
+    for (const char state : rank.states()) {
+      num_experts += state != v1::RESIDENCY_STATE_UNSPECIFIED;
+      num_resident +=
+          has_device ? state == v1::RESIDENCY_STATE_RESIDENT || state == v1::RESIDENCY_STATE_PINNED
+                     : state == v1::RESIDENCY_STATE_HOST;
+    }
+    auto& last = last_experts_[r];
+    last.resize(static_cast<size_t>(rank.layers_size()));
+    for (size_t l = 0; l < last.size(); ++l) {
+      const v1::ExpertCounters& now = rank.layers(static_cast<int>(l));
+      const Labels labels = {
+          {"device", options_.device},
+          {"layers", fmt::format("{}-{}", l / kLayerGroup * kLayerGroup,
+                                 l / kLayerGroup * kLayerGroup + kLayerGroup - 1)}};
+      const auto add = [&](const char* name, const char* help, uint64_t count, uint64_t before) {
+        metrics_.AddCounter(Ours(name), help, labels)
+            .Add(static_cast<double>(count >= before ? count - before : count));
+      };
+      add("expert_residency_hits_total", "Uses of experts in the fast tier.", now.hits(),
+          last[l].hits());
+      add("expert_residency_misses_total", "Uses of experts in the slow tier.", now.misses(),
+          last[l].misses());
+      add("expert_promotions_total", "Experts moved into the fast tier.", now.promotions(),
+          last[l].promotions());
+      add("expert_evictions_total", "Experts moved out of the fast tier.", now.evictions(),
+          last[l].evictions());
+      add("expert_fetch_bytes_total", "Bytes of experts moved into the fast tier.",
+          now.bytes_moved(), last[l].bytes_moved());
+      last[l] = now;
+    }
+  }
+  const Labels device = {{"device", options_.device}};
+  metrics_.AddGauge(Ours("resident_experts"), "Experts in the fast tier.", device)
+      .Set(static_cast<double>(num_resident));
+  metrics_.AddGauge(Ours("experts"), "Experts of all layers and ranks.", device)
+      .Set(static_cast<double>(num_experts));
+  metrics_.AddGauge(Ours("resident_bytes"), "Bytes of experts in the fast tier.", device)
+      .Set(static_cast<double>(resident_bytes));
+}
+
 std::string ServingMetrics::Text() {
   std::function<EngineStats()> engine_source;
   std::function<std::vector<WorkerSample>()> worker_source;
+  std::function<std::vector<v1::Residency>()> residency_source;
   {
     std::lock_guard lock(mutex_);
     engine_source = engine_source_;
     worker_source = worker_source_;
+    residency_source = residency_source_;
   }
+  if (residency_source) Collect(residency_source());
   if (engine_source) Collect(engine_source());
   if (worker_source) {
     for (const WorkerSample& sample : worker_source()) Collect(sample);

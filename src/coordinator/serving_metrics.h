@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 
+#include "switchyard/worker/v1/residency.pb.h"
+
 #include "base/metrics.h"
 #include "coordinator/engine.h"
 #include "coordinator/generator.h"
@@ -58,6 +60,8 @@ class ServingMetrics {
   // Where scrapes take figures of the engine and of the workers from. Set before the first scrape.
   void SetEngineSource(std::function<EngineStats()> source);
   void SetWorkerSource(std::function<std::vector<WorkerSample>()> source);
+  // By rank; see http/api_call.h.
+  void SetResidencySource(std::function<std::vector<switchyard::worker::v1::Residency>()> source);
 
   // Loading, in bytes of weights; `num_total_bytes` is 0 until it is known.
   void SetModelLoad(int64_t num_bytes, int64_t num_total_bytes);
@@ -83,6 +87,7 @@ class ServingMetrics {
   void OnFinished(const GenerationEvent& event);
   void Collect(const EngineStats& stats);
   void Collect(const WorkerSample& sample);
+  void Collect(const std::vector<switchyard::worker::v1::Residency>& ranks);
 
   const ServingMetricsOptions options_;
   Metrics metrics_;
@@ -98,6 +103,10 @@ class ServingMetrics {
   std::mutex mutex_;  // of the sources
   std::function<EngineStats()> engine_source_;
   std::function<std::vector<WorkerSample>()> worker_source_;
+  std::function<std::vector<switchyard::worker::v1::Residency>()> residency_source_;
+  std::mutex experts_mutex_;  // guards what follows
+  // Of a rank's last message, [rank][layer]: a rank that starts again counts from 0.
+  std::vector<std::vector<switchyard::worker::v1::ExpertCounters>> last_experts_;
 };
 
 }  // namespace switchyard::coordinator

@@ -438,6 +438,31 @@ TEST_F(ClusterTest, SendsHeartbeatsThatAcknowledge) {
   EXPECT_GE(stream.messages.back().heartbeat().acknowledged_sequence_number(), heartbeat_ - 1);
 }
 
+TEST_F(ClusterTest, KeepsWhereTheExpertsOfAMemberAre) {
+  StreamLog stream;
+  const uint64_t lease = Serve(stream);
+  EXPECT_EQ(cluster_->status().members[0].residency, nullptr);
+  v1::WorkerSessionRequest message = Message(lease, 0);
+  v1::Residency& residency = *message.mutable_residency();
+  residency.set_version(4);
+  residency.set_num_layers(1);
+  residency.set_num_experts(2);
+  residency.set_states("\2\1");
+  residency.add_uses(3);
+  residency.add_uses(0);
+  residency.add_layers()->set_hits(3);
+  cluster_->OnMessage(lease, message);
+  ASSERT_NE(cluster_->status().members[0].residency, nullptr);
+  EXPECT_EQ(cluster_->status().members[0].residency->version(), 4u);
+  EXPECT_THAT(log_.Take(), IsEmpty());
+  // Lists that do not fit each other are a fault.
+  residency.set_num_experts(3);
+  cluster_->OnMessage(lease, message);
+  EXPECT_THAT(log_.Take(), testing::Contains("lost"));
+  ASSERT_NE(stream.end, nullptr);
+  EXPECT_THAT(std::string(stream.end->message()), testing::HasSubstr("other lengths than experts"));
+}
+
 TEST_F(ClusterTest, SilenceOfASecondIsNothing) {
   StreamLog stream;
   Serve(stream);

@@ -163,6 +163,49 @@ TEST(ServingMetricsTest, WorkersAndLoadingAreShown) {
   EXPECT_THAT(text, HasSubstr("switchyard_model_load_total_bytes{model=\"m\"} 200\n"));
 }
 
+worker::v1::Residency OneRank(uint64_t hits) {
+  worker::v1::Residency rank;
+  rank.set_version(1);
+  rank.set_num_layers(9);
+  rank.set_num_experts(1);
+  rank.set_host_bytes(500);
+  for (int l = 0; l < 9; ++l) {
+    rank.mutable_states()->push_back(static_cast<char>(l == 0 ? worker::v1::RESIDENCY_STATE_FILE
+                                                              : worker::v1::RESIDENCY_STATE_HOST));
+    rank.add_uses(hits);
+    worker::v1::ExpertCounters& layer = *rank.add_layers();
+    layer.set_hits(hits);
+    layer.set_misses(1);
+    layer.set_bytes_moved(10);
+  }
+  return rank;
+}
+
+TEST(ServingMetricsTest, ResidencyIsSummedOverRanksAndByGroupsOfLayers) {
+  ServingMetrics metrics(Options());
+  uint64_t hits = 5;
+  metrics.SetResidencySource([&] { return std::vector{OneRank(hits), OneRank(hits)}; });
+  metrics.Text();
+  hits = 8;
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text,
+              HasSubstr("switchyard_expert_residency_hits_total{device=\"cpu\",layers=\"0-7\"} "
+                        "128\n"));
+  EXPECT_THAT(text,
+              HasSubstr("switchyard_expert_residency_hits_total{device=\"cpu\",layers=\"8-15\"} "
+                        "16\n"));
+  EXPECT_THAT(text, HasSubstr("switchyard_expert_fetch_bytes_total{device=\"cpu\",layers=\"0-7\"} "
+                              "160\n"));
+  EXPECT_THAT(text, HasSubstr("switchyard_resident_experts{device=\"cpu\"} 16\n"));
+  EXPECT_THAT(text, HasSubstr("switchyard_experts{device=\"cpu\"} 18\n"));
+  EXPECT_THAT(text, HasSubstr("switchyard_resident_bytes{device=\"cpu\"} 1000\n"));
+  // A worker that was replaced counts from 0: what was counted stays.
+  hits = 2;
+  EXPECT_THAT(metrics.Text(),
+              HasSubstr("switchyard_expert_residency_hits_total{device=\"cpu\",layers=\"8-15\"} "
+                        "20\n"));
+}
+
 TEST(ServingMetricsTest, NamesOfOtherServersOnRequest) {
   ServingMetrics plain(Options());
   EXPECT_THAT(plain.Text(), Not(HasSubstr("vllm:")));
@@ -194,6 +237,7 @@ TEST(ServingMetricsTest, DocumentListsEveryMetric) {
   ServingMetrics metrics(Options());
   metrics.SetEngineSource(Stats);
   metrics.SetWorkerSource([] { return std::vector<WorkerSample>{{.worker = "0"}}; });
+  metrics.SetResidencySource([] { return std::vector{OneRank(1)}; });
   metrics.OnError(InvalidArgument("no"));
   std::set<std::string> shown, documented;
   std::istringstream lines(metrics.Text());

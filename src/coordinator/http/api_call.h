@@ -4,8 +4,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+
+#include "switchyard/worker/v1/residency.pb.h"
 
 #include "coordinator/engine.h"
 #include "coordinator/http/api_error.h"
@@ -24,6 +27,8 @@ struct ApiContext {
   std::function<EngineStats()> stats;
   size_t max_buffered_bytes;  // of a stream whose client does not keep up
   std::string version;        // of the program
+  // Of each rank; empty message = it has told nothing yet. Null = there are none.
+  std::function<std::vector<switchyard::worker::v1::Residency>()> residency{};
 };
 
 // A request with the way to answer it.

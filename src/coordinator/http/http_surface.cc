@@ -76,7 +76,8 @@ class HttpSurface::Impl : public HttpHandler {
                  .metrics = metrics,
                  .stats = std::move(stats),
                  .max_buffered_bytes = options.max_buffered_bytes,
-                 .version = options.version},
+                 .version = options.version,
+                 .residency = options.residency},
         openai_(context_),
         anthropic_(context_),
         native_(context_),
@@ -192,6 +193,7 @@ class HttpSurface::Impl : public HttpHandler {
     AddNative("GET", "/props", &NativeApi::Props, true);
     if (options_.has_slots) AddNative("GET", "/slots", &NativeApi::Slots, true);
     AddNative("GET", "/metrics", &NativeApi::Metrics, true);
+    AddNative("GET", "/api/residency", &NativeApi::Residency, true, /*is_long=*/true);
     AddNative("GET", "/openapi.json", &NativeApi::OpenApi, true);
   }
 

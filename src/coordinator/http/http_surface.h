@@ -25,6 +25,8 @@ struct HttpSurfaceOptions {
   size_t max_buffered_bytes = size_t{1} << 20;  // of a stream whose client does not keep up
   bool has_slots = true;                        // serve GET /slots, which shows what others run
   std::string version{};                        // of the program, for /props
+  // Where the experts of each rank are, for /api/residency; any thread. Null = nobody knows.
+  std::function<std::vector<switchyard::worker::v1::Residency>()> residency{};
 };
 
 // One more route than the surface has itself.

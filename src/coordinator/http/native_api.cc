@@ -12,6 +12,7 @@
 #include "coordinator/http/generation_options.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/openapi_json.h"
+#include "coordinator/http/residency_json.h"
 #include "coordinator/prompt.h"
 #include "model/utf8.h"
 
@@ -214,6 +215,12 @@ void NativeApi::Metrics(ApiCall call) const {
   call.Send(HttpResponse{.status = 200,
                          .body = context_.metrics.Text(),
                          .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+}
+
+void NativeApi::Residency(ApiCall call) const {
+  std::vector<switchyard::worker::v1::Residency> ranks;
+  if (context_.residency) ranks = context_.residency();
+  call.Send(ResidencyJson(ranks));
 }
 
 void NativeApi::OpenApi(ApiCall call) const {

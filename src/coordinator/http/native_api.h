@@ -6,8 +6,8 @@
 
 namespace switchyard::coordinator::http {
 
-// Threads: any. Tokenize(), Detokenize() and ApplyTemplate() take long for long texts: they belong
-// on a thread that may be busy.
+// Threads: any. Tokenize(), Detokenize() and ApplyTemplate() take long for long texts, Residency()
+// for many experts: they belong on a thread that may be busy.
 class NativeApi {
  public:
   // `context` must outlive the API.
@@ -21,6 +21,7 @@ class NativeApi {
   void Props(ApiCall call) const;
   void Slots(ApiCall call) const;
   void Metrics(ApiCall call) const;
+  void Residency(ApiCall call) const;
   void OpenApi(ApiCall call) const;
 
  private:

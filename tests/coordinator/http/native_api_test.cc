@@ -134,6 +134,57 @@ TEST(NativeApiTest, MetricsMoveWithRequests) {
               HasSubstr("switchyard_request_errors_total{code=\"INVALID_ARGUMENT\"} 1"));
 }
 
+TEST(NativeApiTest, ResidencyShowsEveryExpertOfEveryRank) {
+  HarnessOptions options;
+  options.surface.residency = [] {
+    switchyard::worker::v1::Residency rank;
+    rank.set_version(3);
+    rank.set_num_layers(2);
+    rank.set_num_experts(3);
+    for (const auto state : {switchyard::worker::v1::RESIDENCY_STATE_HOST,
+                             switchyard::worker::v1::RESIDENCY_STATE_FILE,
+                             switchyard::worker::v1::RESIDENCY_STATE_LOADING,
+                             switchyard::worker::v1::RESIDENCY_STATE_UNSPECIFIED,
+                             switchyard::worker::v1::RESIDENCY_STATE_RESIDENT,
+                             switchyard::worker::v1::RESIDENCY_STATE_PINNED}) {
+      rank.mutable_states()->push_back(static_cast<char>(state));
+    }
+    for (const uint64_t uses : {7, 1, 0, 0, 2, 0}) rank.add_uses(uses);
+    for (const uint64_t misses : {1, 0}) {
+      auto& layer = *rank.add_layers();
+      layer.set_hits(misses == 1 ? 7 : 2);
+      layer.set_misses(misses);
+    }
+    // The second rank has told nothing yet.
+    return std::vector<switchyard::worker::v1::Residency>{rank, {}};
+  };
+  SurfaceHarness harness(options);
+  harness.Start();
+  const ClientResponse response = harness.Get("/api/residency");
+  ASSERT_EQ(response.status, 200);
+  const Json json = Parse(response.body);
+  EXPECT_EQ(json["experts"], 5);
+  EXPECT_EQ(json["device"], 2);
+  EXPECT_EQ(json["host"], 1);
+  EXPECT_EQ(json["file"], 2);
+  EXPECT_EQ(json["hits"], 9);
+  EXPECT_EQ(json["hit_rate"], 0.9);
+  ASSERT_EQ(json["ranks"].size(), 2u);
+  EXPECT_EQ(json["ranks"][0]["states"], (Json{"hfl", ".rp"}));
+  EXPECT_EQ(json["ranks"][0]["uses"][1], (Json{0, 2, 0}));
+  EXPECT_EQ(json["ranks"][0]["layers"][0]["misses"], 1);
+  EXPECT_TRUE(json["ranks"][1].is_null());
+}
+
+TEST(NativeApiTest, ResidencyOfNoWorkerIsEmpty) {
+  SurfaceHarness harness;
+  harness.Start();
+  const Json json = Parse(harness.Get("/api/residency").body);
+  EXPECT_EQ(json["experts"], 0);
+  EXPECT_TRUE(json["hit_rate"].is_null());
+  EXPECT_EQ(json["ranks"], Json::array());
+}
+
 // The description must not lag behind: every route is in it, and every path in it answers.
 TEST(NativeApiTest, OpenApiDescribesEveryRoute) {
   SurfaceHarness harness;
