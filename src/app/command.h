@@ -24,6 +24,7 @@ void AddBenchServeCommand(CLI::App& app, CommandBody& body);
 void AddSweepCommand(CLI::App& app, CommandBody& body);
 void AddReportCommand(CLI::App& app, CommandBody& body);
 void AddDoctorCommand(CLI::App& app, CommandBody& body);
+void AddResidencyCommand(CLI::App& app, CommandBody& body);
 void AddSynthCommand(CLI::App& app, CommandBody& body);
 void AddPlanCommand(CLI::App& app, CommandBody& body);
 void AddProbeCommand(CLI::App& app, CommandBody& body);

@@ -215,6 +215,8 @@ absl::StatusOr<worker::WorkerOptions> MakeWorkerOptions(const LoadedModel& model
   out.max_step_rows = static_cast<int>(std::min<int64_t>(options.chunk_tokens, out.max_context)) +
                       options.num_slots;
   out.kv_type = KvTypeOf(options.kv_type);
+  out.residency.fast_bytes = options.host_expert_bytes;
+  out.residency.profile_path = options.expert_profile;
   out.never_sampled = model.tokenizer.unused_ids();
   for (int32_t id = model.tokenizer.vocab_size(); id < model.spec.vocab_size; ++id) {
     out.never_sampled.push_back(id);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "absl/status/statusor.h"
@@ -50,6 +51,13 @@ class LoadingWorker : public coordinator::WorkerHandle {
   absl::Status Submit(switchyard::worker::v1::StepPlan plan) override {
     std::lock_guard lock(mutex_);
     return worker_ == nullptr ? absl::OkStatus() : worker_->Submit(std::move(plan));
+  }
+
+  // Where its experts are; null until it is loaded. Threads: any.
+  std::optional<worker::ResidencySnapshot> residency() {
+    std::lock_guard lock(mutex_);
+    if (worker_ == nullptr) return std::nullopt;
+    return worker_->residency();
   }
 
   void Stop() override {

@@ -48,6 +48,9 @@ class LocalWorker : public coordinator::WorkerHandle {
 
   void Stop() override { worker_->Stop(); }
 
+  // Where its experts are. Threads: any.
+  worker::ResidencySnapshot residency() const { return worker_->residency(); }
+
  private:
   std::unique_ptr<worker::Worker> worker_;
   coordinator::WorkerCapacity capacity_;

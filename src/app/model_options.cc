@@ -76,6 +76,27 @@ void AddDeviceOptions(CLI::App& command, ModelOptions& options) {
                   "they fit")
       ->check(CLI::IsMember({"auto", "never", "always"}))
       ->capture_default_str();
+  command
+      .add_option_function<std::string>(
+          "--host-expert-bytes",
+          [&options](const std::string& text) {
+            options.host_expert_bytes = -1;
+            if (text == "all") return;
+            const auto bytes = ParseBytes(text);
+            if (!bytes.ok()) {
+              throw CLI::ValidationError("--host-expert-bytes",
+                                         "wants all or a size such as 2GiB, got: " + text);
+            }
+            options.host_expert_bytes = *bytes;
+          },
+          "Experts that are kept in memory, those used most; the others are computed from the\n"
+          "file, which is slow (default: all)")
+      ->type_name("BYTES");
+  command
+      .add_option("--expert-profile", options.expert_profile,
+                  "File where use counts of experts are kept: the next start loads those first\n"
+                  "that were used most")
+      ->type_name("FILE");
 }
 
 void AddModelOptions(CLI::App& command, ModelOptions& options) {

@@ -21,6 +21,8 @@ struct ModelOptions {
   int chunk_tokens = 512;          // rows of a step
   bool huge_pages = true;
   std::string recode = "auto";
+  int64_t host_expert_bytes = -1;  // of experts in memory; negative = all
+  std::string expert_profile;      // file of their use counts; empty = none
 };
 
 // The cache takes address space for the whole context, so the default is bounded.

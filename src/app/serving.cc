@@ -25,6 +25,7 @@
 #include "coordinator/serving_metrics.h"
 #include "model/model_digest.h"
 #include "model/model_summary.h"
+#include "worker/experts/residency_report.h"
 
 namespace switchyard::app {
 namespace {
@@ -178,7 +179,7 @@ class Serving::Impl {
 
   absl::StatusOr<std::unique_ptr<coordinator::WorkerHandle>> MakeWorker() {
     if (options_.num_workers == 0 && !options_.expects_outside_workers) {
-      return std::make_unique<LoadingWorker>(
+      auto worker = std::make_unique<LoadingWorker>(
           [this](const std::atomic<bool>& is_stopped) {
             auto worker = LoadWorker(*model_, options_.model, worker_options_,
                                      [&](int64_t num_bytes, int64_t num_total_bytes) {
@@ -190,6 +191,8 @@ class Serving::Impl {
             return worker;
           },
           worker_options_);
+      local_worker_ = worker.get();
+      return worker;
     }
     WorkerGroupOptions group;
     group.num_processes = options_.expects_outside_workers ? 0 : options_.num_workers;
@@ -218,6 +221,7 @@ class Serving::Impl {
     engine_ = std::make_unique<coordinator::Engine>(std::move(worker), model_->tokenizer, engine);
     metrics_->SetEngineSource([this] { return engine_->stats(); });
     if (group_ != nullptr) metrics_->SetWorkerSource([this] { return WorkerSamples(); });
+    metrics_->SetResidencySource([this] { return Residency(); });
 
     gate_ = std::make_unique<coordinator::RequestGate>(*engine_, *metrics_);
     {
@@ -254,6 +258,23 @@ class Serving::Impl {
     return samples;
   }
 
+  // By rank; empty where a rank has told nothing yet.
+  std::vector<worker::v1::Residency> Residency() {
+    std::vector<worker::v1::Residency> ranks;
+    if (local_worker_ != nullptr) {
+      const auto snapshot = local_worker_->residency();
+      ranks.push_back(snapshot ? worker::ResidencyMessage(*snapshot) : worker::v1::Residency());
+    }
+    if (group_ == nullptr) return ranks;
+    for (const coordinator::MemberStatus& member : group_->status().members) {
+      if (member.rank < 0) continue;
+      const auto rank = static_cast<size_t>(member.rank);
+      if (ranks.size() <= rank) ranks.resize(rank + 1);
+      if (member.residency != nullptr) ranks[rank] = *member.residency;
+    }
+    return ranks;
+  }
+
   absl::Status StartHttp() {
     coordinator::http::HttpSurfaceOptions http;
     http.server.address = options_.http.host;
@@ -261,6 +282,7 @@ class Serving::Impl {
     http.max_buffered_bytes = static_cast<size_t>(options_.stream_buffer_bytes);
     http.has_slots = options_.has_slots_route;
     http.version = Version();
+    http.residency = [this] { return Residency(); };
     http_ = std::make_unique<coordinator::http::HttpSurface>(
         *served_, *gate_, *metrics_, [this] { return engine_->stats(); }, keys_.get(), http);
     return http_->Start();
@@ -293,6 +315,7 @@ class Serving::Impl {
   std::unique_ptr<coordinator::ApiKeys> keys_;
   LoadOutcome load_outcome_;
   std::unique_ptr<WorkerGroup> group_;
+  LoadingWorker* local_worker_ = nullptr;  // of the engine
   std::unique_ptr<coordinator::ServingMetrics> metrics_;
   std::unique_ptr<coordinator::Engine> engine_;
 

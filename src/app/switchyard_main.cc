@@ -64,6 +64,7 @@ int Main(int argc, char** argv) {
   AddSweepCommand(app, body);
   AddReportCommand(app, body);
   AddDoctorCommand(app, body);
+  AddResidencyCommand(app, body);
   AddSynthCommand(app, body);
   AddPlanCommand(app, body);
   AddProbeCommand(app, body);

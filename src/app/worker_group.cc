@@ -58,6 +58,10 @@ v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
   configure.set_cpu_level(options.cpu_level);
   configure.set_huge_pages(options.huge_pages);
   configure.set_recode(options.recode);
+  if (options.host_expert_bytes >= 0) {
+    configure.set_host_expert_bytes(static_cast<uint64_t>(options.host_expert_bytes));
+  }
+  configure.set_expert_profile(options.expert_profile);
   for (const int32_t id : worker.never_sampled) {
     configure.add_never_sampled(static_cast<uint32_t>(id));
   }

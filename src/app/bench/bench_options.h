@@ -22,6 +22,7 @@ void AddGemmBench(CLI::App& bench, CommandBody& body);
 void AddDecodeBench(CLI::App& bench, CommandBody& body);
 void AddPrefillBench(CLI::App& bench, CommandBody& body);
 void AddPoolBench(CLI::App& bench, CommandBody& body);
+void AddResidencyBench(CLI::App& bench, CommandBody& body);
 
 struct BenchOptions {
   std::vector<int> threads;         // empty = a sweep

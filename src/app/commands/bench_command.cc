@@ -52,6 +52,7 @@ void AddBenchCommand(CLI::App& app, CommandBody& body) {
   AddGemmBench(*command, body);
   AddDecodeBench(*command, body);
   AddPrefillBench(*command, body);
+  AddResidencyBench(*command, body);
   command->require_subcommand(0, 1);
   command->footer(
       "Examples:\n"

@@ -138,17 +138,50 @@ absl::Status ErrorFrom(unsigned http_status, const std::string& body) {
   return absl::Status(CodeOf(http_status), fmt::format("{} ({})", text, http_status));
 }
 
+http::request<http::string_body> MakeRequest(const ListenAddress& address,
+                                             const std::string& api_key, http::verb verb,
+                                             const std::string& target, std::string body) {
+  http::request<http::string_body> request(verb, target, 11);
+  request.set(http::field::host, address.Text());
+  request.set(http::field::connection, "close");
+  if (!api_key.empty()) request.set(http::field::authorization, "Bearer " + api_key);
+  if (!body.empty()) {
+    request.set(http::field::content_type, "application/json");
+    request.body() = std::move(body);
+    request.prepare_payload();
+  }
+  return request;
+}
+
+absl::StatusOr<std::string> Get(const ListenAddress& address, const std::string& path,
+                                const std::string& api_key) {
+  Exchange exchange;
+  SWITCHYARD_RETURN_IF_ERROR(exchange.Connect(address));
+  SWITCHYARD_RETURN_IF_ERROR(
+      exchange.Send(MakeRequest(address, api_key, http::verb::get, path, "")));
+  SWITCHYARD_ASSIGN_OR_RETURN(std::string body, exchange.ReadAll());
+  if (exchange.http_status() != 200) return ErrorFrom(exchange.http_status(), body);
+  return body;
+}
+
+absl::StatusOr<ListenAddress> ParseUrl(const std::string& url) {
+  constexpr std::string_view kScheme = "http://";
+  std::string_view rest = url;
+  if (!rest.starts_with(kScheme)) return InvalidArgument("wants http://host:port, got: {}", url);
+  rest.remove_prefix(kScheme.size());
+  while (rest.ends_with('/')) rest.remove_suffix(1);
+  const auto address = ParseListenAddress(rest);
+  if (!address.ok()) return InvalidArgument("wants http://host:port, got: {}", url);
+  return *address;
+}
+
 class HttpLoadClient : public LoadClient {
  public:
   HttpLoadClient(ListenAddress address, std::string api_key)
       : address_(std::move(address)), api_key_(std::move(api_key)) {}
 
   absl::StatusOr<ServerFacts> Describe() override {
-    Exchange exchange;
-    SWITCHYARD_RETURN_IF_ERROR(exchange.Connect(address_));
-    SWITCHYARD_RETURN_IF_ERROR(exchange.Send(Request(http::verb::get, "/v1/models", "")));
-    SWITCHYARD_ASSIGN_OR_RETURN(const std::string body, exchange.ReadAll());
-    if (exchange.http_status() != 200) return ErrorFrom(exchange.http_status(), body);
+    SWITCHYARD_ASSIGN_OR_RETURN(const std::string body, Get(address_, "/v1/models", api_key_));
     const nlohmann::json json = Parse(body);
     ServerFacts facts;
     facts.model = ValueAt<std::string>(json, "/data/0/id", "");
@@ -173,7 +206,8 @@ class HttpLoadClient : public LoadClient {
                            {"stream_options", {{"include_usage", true}}}};
     if (!request.cache_salt.empty()) json["cache_salt"] = request.cache_salt;
     LoadSample sample;
-    sample.status = Stream(Request(http::verb::post, "/v1/completions", json.dump()), sample);
+    sample.status = Stream(
+        MakeRequest(address_, api_key_, http::verb::post, "/v1/completions", json.dump()), sample);
     if (!sample.status.ok() && is_stopped()) sample.status = Cancelled("the load was stopped");
     sample.end_seconds = MonotonicClock::Get().NowSeconds();
     return sample;
@@ -270,20 +304,6 @@ class HttpLoadClient : public LoadClient {
     return absl::OkStatus();
   }
 
-  http::request<http::string_body> Request(http::verb verb, const std::string& target,
-                                           std::string body) const {
-    http::request<http::string_body> request(verb, target, 11);
-    request.set(http::field::host, address_.Text());
-    request.set(http::field::connection, "close");
-    if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
-    if (!body.empty()) {
-      request.set(http::field::content_type, "application/json");
-      request.body() = std::move(body);
-      request.prepare_payload();
-    }
-    return request;
-  }
-
   const ListenAddress address_;
   const std::string api_key_;
   std::mutex mutex_;  // guards what follows
@@ -293,16 +313,16 @@ class HttpLoadClient : public LoadClient {
 
 }  // namespace
 
+absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& path,
+                                    const std::string& api_key) {
+  SWITCHYARD_ASSIGN_OR_RETURN(const ListenAddress address, ParseUrl(url));
+  return Get(address, path, api_key);
+}
+
 absl::StatusOr<std::unique_ptr<LoadClient>> MakeHttpLoadClient(const std::string& url,
                                                                const std::string& api_key) {
-  constexpr std::string_view kScheme = "http://";
-  std::string_view rest = url;
-  if (!rest.starts_with(kScheme)) return InvalidArgument("wants http://host:port, got: {}", url);
-  rest.remove_prefix(kScheme.size());
-  while (rest.ends_with('/')) rest.remove_suffix(1);
-  const auto address = ParseListenAddress(rest);
-  if (!address.ok()) return InvalidArgument("wants http://host:port, got: {}", url);
-  return std::make_unique<HttpLoadClient>(*address, api_key);
+  SWITCHYARD_ASSIGN_OR_RETURN(ListenAddress address, ParseUrl(url));
+  return std::make_unique<HttpLoadClient>(std::move(address), api_key);
 }
 
 }  // namespace switchyard::app

@@ -70,6 +70,11 @@ class LoadClient {
 std::unique_ptr<LoadClient> MakeGrpcLoadClient(const std::string& address,
                                                const std::string& api_key);
 
+// What the server at `url` (http://host:port) answers to GET `path`.
+// Errors: kInvalidArgument (the url), kUnavailable (nobody answers), the server's.
+absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& path,
+                                    const std::string& api_key);
+
 // `url` is http://host:port. Errors: kInvalidArgument.
 absl::StatusOr<std::unique_ptr<LoadClient>> MakeHttpLoadClient(const std::string& url,
                                                                const std::string& api_key);
