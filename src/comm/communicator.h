@@ -68,7 +68,7 @@ struct Stream {
 };
 
 struct CommOptions {
-  std::string group_id;            // the model instance
+  std::string group_id = "";       // the model instance
   std::string channel = "tensor";  // tells apart the communicators of one group ("control")
   uint64_t epoch = 0;              // of the group's membership; fences stale members
   int rank = 0;
@@ -80,12 +80,13 @@ struct CommOptions {
   WaitPolicy wait = WaitPolicy::kAuto;
   // Threads of this rank that compute, the one that issues operations included.
   int num_compute_threads = 1;
-  // Bytes of one piece: what is larger goes in several. Shared memory in use (shm) is about
-  // (2 + num_slots * nranks) * nranks * slot_bytes. A multiple of 128; all ranks alike.
+  // Bytes of one piece; what is larger goes in several. A multiple of 128; all ranks alike. shm
+  // takes nranks * (8 + nranks * num_slots) * slot_bytes of /dev/shm for each channel: 10 MiB for
+  // four ranks, 36 MiB for eight. A channel for small messages does with less.
   int64_t slot_bytes = 64 * 1024;
   // How many pieces a root of Broadcast(), or a sender, may be ahead of its slowest reader.
   int num_slots = 8;
-  std::string fault_rules;  // for tests and experiments: see fault_injector.h; empty = none
+  std::string fault_rules = "";  // for tests and experiments: see fault_injector.h; empty = none
 };
 
 struct Capabilities {

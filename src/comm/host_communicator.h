@@ -53,6 +53,8 @@ class HostCommunicator final : public Communicator {
   const FlightRecorder& flight_recorder() const { return flight_recorder_; }
 
  private:
+  static constexpr size_t kMaxGroup = 64;  // transfers between GroupStart() and GroupEnd()
+
   // Written by the issuing thread, read by any.
   class Counter {
    public:
