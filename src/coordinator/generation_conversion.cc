@@ -263,28 +263,44 @@ v1::FinishReason ToProto(FinishReason reason) {
   return v1::FINISH_REASON_UNSPECIFIED;
 }
 
-std::string StageName(int stage) {
-  std::string name =
-      worker_v1::Stage_Name(static_cast<worker_v1::Stage>(stage)).substr(sizeof("STAGE_") - 1);
-  for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  return name;
+// Those that took part, and what none of them covers.
+void Fill(const StageTotals& totals, double unattributed_seconds,
+          google::protobuf::RepeatedPtrField<v1::StageTrace>& out) {
+  for (size_t i = 0; i < totals.size(); ++i) {
+    if (totals[i].seconds <= 0 && totals[i].weight_bytes == 0) continue;
+    v1::StageTrace& stage = *out.Add();
+    stage.set_stage(StageName(static_cast<int>(i)));
+    stage.set_duration_ns(Nanoseconds(totals[i].seconds));
+    stage.set_bytes(static_cast<uint64_t>(totals[i].weight_bytes));
+  }
+  v1::StageTrace& rest = *out.Add();
+  rest.set_stage("unattributed");
+  rest.set_duration_ns(Nanoseconds(unattributed_seconds));
 }
 
 void Fill(const StepCosts& costs, v1::StepTrace& trace) {
   trace.set_num_steps(static_cast<uint32_t>(costs.num_steps));
   trace.set_duration_ns(Nanoseconds(costs.seconds));
-  for (size_t i = 0; i < costs.stages.size(); ++i) {
-    const StageTotal& total = costs.stages[i];
-    if (total.seconds <= 0 && total.weight_bytes == 0) continue;
-    v1::StageTrace& stage = *trace.add_stages();
-    stage.set_stage(StageName(static_cast<int>(i)));
-    stage.set_duration_ns(Nanoseconds(total.seconds));
-    stage.set_bytes(static_cast<uint64_t>(total.weight_bytes));
-  }
   if (costs.num_steps == 0) return;
-  v1::StageTrace& rest = *trace.add_stages();
-  rest.set_stage("unattributed");
-  rest.set_duration_ns(Nanoseconds(costs.unattributed_seconds()));
+  trace.set_idle_ns(Nanoseconds(costs.idle_seconds));
+  Fill(costs.stages, costs.unattributed_seconds(), *trace.mutable_stages());
+  for (const RankTotal& total : costs.ranks) {
+    v1::RankTrace& rank = *trace.add_ranks();
+    rank.set_rank(static_cast<uint32_t>(total.rank));
+    rank.set_num_steps(static_cast<uint32_t>(total.num_steps));
+    rank.set_duration_ns(Nanoseconds(total.seconds));
+    rank.set_idle_ns(Nanoseconds(total.idle_seconds));
+    Fill(total.stages, total.unattributed_seconds(), *rank.mutable_stages());
+  }
+  for (const LinkTotal& total : costs.links) {
+    v1::LinkTrace& link = *trace.add_links();
+    link.set_from_rank(static_cast<uint32_t>(total.from));
+    link.set_to_rank(static_cast<uint32_t>(total.to));
+    link.set_bytes(static_cast<uint64_t>(total.bytes));
+    link.set_num_messages(static_cast<uint64_t>(total.num_messages));
+    link.set_transfer_ns(Nanoseconds(total.transfer_seconds));
+    link.set_flight_ns(Nanoseconds(total.flight_seconds));
+  }
 }
 
 void Fill(const GenerationEvent& event, v1::Timings& out) {
@@ -299,6 +315,10 @@ void Fill(const GenerationEvent& event, v1::Timings& out) {
   int64_t weight_bytes = 0;
   for (const StageTotal& total : event.costs.stages) weight_bytes += total.weight_bytes;
   out.mutable_data_path()->set_weight_bytes(static_cast<uint64_t>(weight_bytes));
+  for (const LinkTotal& link : event.costs.links) {
+    out.mutable_data_path()->set_collective_bytes(out.data_path().collective_bytes() +
+                                                  static_cast<uint64_t>(link.bytes));
+  }
   Fill(event.costs, *out.mutable_steps());
 }
 

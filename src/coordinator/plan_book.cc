@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "base/status_macros.h"
+#include "coordinator/ledger_check.h"
 
 namespace switchyard::coordinator {
 namespace {
@@ -14,14 +15,7 @@ namespace v1 = switchyard::worker::v1;
 // A window of drafts has at most 15 provisional rows (PrefillChunk.num_provisional_rows): with the
 // token that follows them no step brings more tokens for a slot.
 constexpr int kMaxTokensPerStep = 16;
-// The enum of stages is far smaller; the ledger lists each once.
-constexpr int kMaxCosts = 64;
 constexpr size_t kMaxErrorBytes = 4096;  // becomes part of an answer to a client
-
-absl::Status CheckSeconds(const char* field, double seconds) {
-  if (std::isfinite(seconds) && seconds >= 0) return absl::OkStatus();
-  return InvalidArgument("result has no valid time: {}, got: {}", field, seconds);
-}
 
 }  // namespace
 
@@ -110,14 +104,7 @@ absl::Status PlanBook::Accept(const v1::StepResult& result) {
     return InvalidArgument("plan has no further step: last_of_plan, plan: {}, steps: {}",
                            plan.number, plan.run_ahead);
   }
-  SWITCHYARD_RETURN_IF_ERROR(CheckSeconds("seconds", result.seconds()));
-  SWITCHYARD_RETURN_IF_ERROR(CheckSeconds("idle_seconds", result.idle_seconds()));
-  if (result.costs_size() > kMaxCosts) {
-    return InvalidArgument("result has too many entries: costs, got: {}", result.costs_size());
-  }
-  for (const v1::StageCost& cost : result.costs()) {
-    SWITCHYARD_RETURN_IF_ERROR(CheckSeconds("costs.seconds", cost.seconds()));
-  }
+  SWITCHYARD_RETURN_IF_ERROR(CheckLedger(result));
   std::vector<bool> seen(sizes_.num_slots());
   for (const v1::SlotResult& slot : result.slots()) {
     SWITCHYARD_RETURN_IF_ERROR(CheckSlot(FindPart(plan, slot.slot()), result.step() == 0, slot));

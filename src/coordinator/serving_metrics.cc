@@ -38,12 +38,6 @@ void Set(std::vector<Metrics::Gauge>& names, double value) {
   for (Metrics::Gauge& gauge : names) gauge.Set(value);
 }
 
-std::string StageName(int stage) {
-  std::string name = v1::Stage_Name(static_cast<v1::Stage>(stage)).substr(sizeof("STAGE_") - 1);
-  for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  return name;
-}
-
 // Layers that share a label value.
 constexpr size_t kLayerGroup = 8;
 
@@ -230,6 +224,17 @@ void ServingMetrics::Collect(const EngineStats& stats) {
   }
   add_stage("idle", stats.costs.idle_seconds);
   add_stage("unattributed", stats.costs.unattributed_seconds());
+  // A group has 64 ranks at most, and results that name others are refused.
+  for (const LinkTotal& link : stats.costs.links) {
+    const Labels labels = {{"src", fmt::format("{}", link.from)},
+                           {"dst", fmt::format("{}", link.to)},
+                           {"kind", "collective"}};
+    metrics_.AddCounter(Ours("link_bytes_total"), "Bytes from one rank to another.", labels)
+        .RaiseTo(static_cast<double>(link.bytes));
+    metrics_
+        .AddCounter(Ours("link_seconds_total"), "Time that receivers spent on transfers.", labels)
+        .RaiseTo(link.transfer_seconds);
+  }
 }
 
 void ServingMetrics::Collect(const WorkerSample& sample) {

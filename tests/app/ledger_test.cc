@@ -100,6 +100,36 @@ TEST(CostReportTest, ShowsStagesAndTheRest) {
   EXPECT_EQ(json["unattributed_seconds"], 0.25);
   EXPECT_EQ(json["stages"].size(), 2u);
   EXPECT_EQ(json["stages"][0]["stage"], "experts_device");
+  EXPECT_FALSE(json.contains("ranks"));
+}
+
+TEST(CostReportTest, ShowsEveryRankAndLink) {
+  StepCosts costs;
+  costs.seconds = 2;
+  costs.num_steps = 4;
+  for (int rank = 0; rank < 2; ++rank) {
+    coordinator::RankTotal total{.rank = rank};
+    total.seconds = 2;
+    total.stages[worker::v1::STAGE_COLLECTIVE].seconds = 0.25;
+    total.stages[worker::v1::STAGE_COLLECTIVE_WAIT].seconds = 0.5 * rank;
+    costs.ranks.push_back(total);
+  }
+  costs.links = {{.from = 1,
+                  .to = 0,
+                  .bytes = 8192,
+                  .num_messages = 4,
+                  .transfer_seconds = 1e-3,
+                  .flight_seconds = 2e-3}};
+  const std::string table = CostTable(costs);
+  EXPECT_THAT(table, ::testing::HasSubstr("rank 0; it waited 0.0000 s"));
+  EXPECT_THAT(table, ::testing::HasSubstr("rank 1; it waited 0.0000 s"));
+  EXPECT_THAT(table, ::testing::HasSubstr("collective           0.2500   12.5%"));
+  EXPECT_THAT(table, ::testing::HasSubstr("collective_wait      0.5000   25.0%"));
+  EXPECT_THAT(table, ::testing::HasSubstr(
+                         "1 -> 0              8.19 kB          4      1.00 ms       500 us"));
+  const auto json = CostsJson(costs);
+  EXPECT_EQ(json["ranks"][1]["stages"][1]["stage"], "collective_wait");
+  EXPECT_EQ(json["links"][0]["bytes"], 8192);
 }
 
 }  // namespace

@@ -150,6 +150,55 @@ TEST_F(GenerationConversionTest, TokensWithoutTextMatterOnlyToWhoAsked) {
               ElementsAre(7));
 }
 
+// Of two ranks, in three steps.
+StepCosts CostsOfTwoRanks() {
+  StepCosts costs;
+  costs.num_steps = 3;
+  costs.seconds = 2;
+  costs.idle_seconds = 0.25;
+  for (int rank = 0; rank < 2; ++rank) {
+    RankTotal total{.rank = rank, .seconds = 2, .idle_seconds = 0.5, .num_steps = 3};
+    total.stages[worker::v1::STAGE_COLLECTIVE_WAIT].seconds = 0.5;
+    costs.ranks.push_back(total);
+  }
+  costs.links = {{.from = 0,
+                  .to = 1,
+                  .bytes = 100,
+                  .num_messages = 4,
+                  .transfer_seconds = 0.125,
+                  .flight_seconds = 0.25},
+                 {.from = 1, .to = 0, .bytes = 50}};
+  return costs;
+}
+
+TEST_F(GenerationConversionTest, EveryRankAndLinkIsTold) {
+  GenerationEvent event;
+  event.finished = true;
+  event.costs = CostsOfTwoRanks();
+  const auto out = EventConverter(model_, "r", v1::OutputOptions()).Convert(event);
+  ASSERT_EQ(out.size(), 1u);
+  const auto& timings = out[0].finished().timings();
+  EXPECT_EQ(timings.data_path().collective_bytes(), 150u);
+  const auto& steps = timings.steps();
+  EXPECT_EQ(steps.idle_ns(), 250'000'000u);
+  ASSERT_EQ(steps.ranks_size(), 2);
+  EXPECT_EQ(steps.ranks(1).rank(), 1u);
+  EXPECT_EQ(steps.ranks(1).num_steps(), 3u);
+  EXPECT_EQ(steps.ranks(1).duration_ns(), 2'000'000'000u);
+  EXPECT_EQ(steps.ranks(1).idle_ns(), 500'000'000u);
+  ASSERT_EQ(steps.ranks(1).stages_size(), 2);
+  EXPECT_EQ(steps.ranks(1).stages(0).stage(), "collective_wait");
+  EXPECT_EQ(steps.ranks(1).stages(1).stage(), "unattributed");
+  EXPECT_EQ(steps.ranks(1).stages(1).duration_ns(), 1'500'000'000u);
+  ASSERT_EQ(steps.links_size(), 2);
+  EXPECT_EQ(steps.links(0).from_rank(), 0u);
+  EXPECT_EQ(steps.links(0).to_rank(), 1u);
+  EXPECT_EQ(steps.links(0).bytes(), 100u);
+  EXPECT_EQ(steps.links(0).num_messages(), 4u);
+  EXPECT_EQ(steps.links(0).transfer_ns(), 125'000'000u);
+  EXPECT_EQ(steps.links(0).flight_ns(), 250'000'000u);
+}
+
 TEST_F(GenerationConversionTest, FailedEventsHaveNoEnd) {
   GenerationEvent event;
   event.text = "half";

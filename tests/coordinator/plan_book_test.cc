@@ -58,6 +58,16 @@ v1::StepResult ResultOf(uint64_t plan, uint32_t step) {
   result.set_last_of_plan(step == 3);
   result.set_seconds(0.5);
   result.add_costs()->set_seconds(0.25);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    v1::RankCost& cost = *result.add_ranks();
+    cost.set_rank(rank);
+    cost.set_seconds(0.25);
+    cost.add_costs()->set_seconds(0.125);
+    v1::PeerTraffic& traffic = *cost.add_received();
+    traffic.set_peer(1 - rank);
+    traffic.set_bytes(4096);
+    traffic.set_num_messages(2);
+  }
   v1::SlotResult& first = *result.add_slots();
   first.set_slot(0);
   first.set_incarnation(7);
@@ -225,6 +235,40 @@ const BadResult kBadResults[] = {
      [](v1::StepResult& r) {
        for (int i = 0; i < 64; ++i) r.add_costs();
      }},
+    {"CostOfTooManyBytes", "costs.weight_bytes",
+     [](v1::StepResult& r) { r.mutable_costs(0)->set_weight_bytes(uint64_t{1} << 63); }},
+    {"RankBeyondAnyGroup", "ranks.rank",
+     [](v1::StepResult& r) { r.mutable_ranks(1)->set_rank(64); }},
+    {"RankTwice", "ranks.rank", [](v1::StepResult& r) { r.mutable_ranks(1)->set_rank(0); }},
+    {"RankTimeIsNan", "ranks.seconds",
+     [](v1::StepResult& r) { r.mutable_ranks(0)->set_seconds(std::nan("")); }},
+    {"RankIdleTimeIsNegative", "ranks.idle_seconds",
+     [](v1::StepResult& r) { r.mutable_ranks(0)->set_idle_seconds(-1); }},
+    {"TooManyCostsOfARank", "ranks.costs",
+     [](v1::StepResult& r) {
+       for (int i = 0; i < 64; ++i) r.mutable_ranks(1)->add_costs();
+     }},
+    {"CostOfARankIsNegative", "ranks.costs.seconds",
+     [](v1::StepResult& r) { r.mutable_ranks(1)->mutable_costs(0)->set_seconds(-1); }},
+    {"PeerIsTheRankItself", "ranks.received.peer",
+     [](v1::StepResult& r) { r.mutable_ranks(1)->mutable_received(0)->set_peer(1); }},
+    {"PeerTwice", "ranks.received.peer",
+     [](v1::StepResult& r) { r.mutable_ranks(0)->add_received()->set_peer(1); }},
+    {"PeerBeyondAnyGroup", "ranks.received.peer",
+     [](v1::StepResult& r) { r.mutable_ranks(0)->mutable_received(0)->set_peer(1u << 31); }},
+    {"TooManyBytesOfAPeer", "ranks.received.bytes",
+     [](v1::StepResult& r) { r.mutable_ranks(0)->mutable_received(0)->set_bytes(~uint64_t{0}); }},
+    {"TooManyMessagesOfAPeer", "ranks.received.num_messages",
+     [](v1::StepResult& r) {
+       r.mutable_ranks(0)->mutable_received(0)->set_num_messages(uint64_t{1} << 49);
+     }},
+    {"TransferTimeIsInfinite", "ranks.received.transfer_seconds",
+     [](v1::StepResult& r) {
+       r.mutable_ranks(0)->mutable_received(0)->set_transfer_seconds(
+           std::numeric_limits<double>::infinity());
+     }},
+    {"FlightTimeIsNegative", "ranks.received.flight_seconds",
+     [](v1::StepResult& r) { r.mutable_ranks(0)->mutable_received(0)->set_flight_seconds(-1e-9); }},
 };
 
 INSTANTIATE_TEST_SUITE_P(PlanBook, BadResultTest, testing::ValuesIn(kBadResults),

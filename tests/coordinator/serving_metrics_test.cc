@@ -116,6 +116,8 @@ EngineStats Stats() {
   stats.costs.stages[switchyard::worker::v1::STAGE_ATTENTION].seconds = 0.5;
   stats.costs.seconds = 0.75;
   stats.costs.idle_seconds = 2;
+  stats.costs.links = {
+      {.from = 1, .to = 0, .bytes = 640, .num_messages = 2, .transfer_seconds = 0.25}};
   return stats;
 }
 
@@ -135,6 +137,8 @@ TEST(ServingMetricsTest, FiguresOfTheEngineAreTakenAtEachScrape) {
            "stage_seconds_total{device=\"cpu\",stage=\"attention\"} 0.5\n",
            "stage_seconds_total{device=\"cpu\",stage=\"idle\"} 2\n",
            "stage_seconds_total{device=\"cpu\",stage=\"unattributed\"} 0.25\n",
+           "link_bytes_total{dst=\"0\",kind=\"collective\",src=\"1\"} 640\n",
+           "link_seconds_total{dst=\"0\",kind=\"collective\",src=\"1\"} 0.25\n",
        }) {
     EXPECT_THAT(text, HasSubstr(std::string("switchyard_") + line));
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <fmt/format.h>
 
@@ -20,30 +19,50 @@ double Finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0
 
 double PerUnit(double total, double count) { return count > 0 ? total / count : 0; }
 
-// "attention" for STAGE_ATTENTION.
-std::string StageName(int stage) {
-  std::string name = v1::Stage_Name(static_cast<v1::Stage>(stage));
-  constexpr std::string_view kPrefix = "STAGE_";
-  name.erase(0, kPrefix.size());
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return name;
-}
-
-Json StagesJson(const StepCosts& costs) {
+Json StagesJson(const StageTotals& totals, double unattributed_seconds) {
   Json stages = Json::object();
   for (int stage = 0; stage < v1::Stage_ARRAYSIZE; ++stage) {
-    const StageTotal& total = costs.stages[static_cast<size_t>(stage)];
+    const StageTotal& total = totals[static_cast<size_t>(stage)];
     if (total.seconds <= 0 && total.weight_bytes == 0) continue;
     stages[StageName(stage)] = {{"ms", 1000 * total.seconds}, {"weight_bytes", total.weight_bytes}};
   }
-  stages["unattributed"] = {{"ms", 1000 * costs.unattributed_seconds()}, {"weight_bytes", 0}};
+  stages["unattributed"] = {{"ms", 1000 * unattributed_seconds}, {"weight_bytes", 0}};
   return stages;
 }
 
-int64_t WeightBytes(const StepCosts& costs) {
-  int64_t bytes = 0;
-  for (const StageTotal& total : costs.stages) bytes += total.weight_bytes;
-  return bytes;
+Json DataPathJson(const StepCosts& costs) {
+  int64_t weight_bytes = 0;
+  for (const StageTotal& total : costs.stages) weight_bytes += total.weight_bytes;
+  Json json = {{"weight_bytes", weight_bytes}};
+  if (costs.ranks.empty()) return json;
+  int64_t collective_bytes = 0;
+  for (const LinkTotal& link : costs.links) collective_bytes += link.bytes;
+  json["collective_bytes"] = collective_bytes;
+  return json;
+}
+
+// What each rank and link did, where there are several.
+void AddRanks(const StepCosts& costs, Json& timings) {
+  if (costs.ranks.empty()) return;
+  Json ranks = Json::array();
+  for (const RankTotal& rank : costs.ranks) {
+    ranks.push_back({{"rank", rank.rank},
+                     {"steps", rank.num_steps},
+                     {"ms", 1000 * rank.seconds},
+                     {"idle_ms", 1000 * rank.idle_seconds},
+                     {"stages", StagesJson(rank.stages, rank.unattributed_seconds())}});
+  }
+  Json links = Json::array();
+  for (const LinkTotal& link : costs.links) {
+    links.push_back({{"from", link.from},
+                     {"to", link.to},
+                     {"bytes", link.bytes},
+                     {"messages", link.num_messages},
+                     {"transfer_ms", 1000 * link.transfer_seconds},
+                     {"flight_ms", 1000 * link.flight_seconds}});
+  }
+  timings["ranks"] = std::move(ranks);
+  timings["links"] = std::move(links);
 }
 
 std::string LegacyTokenText(std::string_view bytes) {
@@ -72,23 +91,25 @@ Json TimingsJson(const ServedModel& model, const GenerationEvent& last) {
   const double prompt_ms = 1000 * timings.prefill_seconds;
   const double decode_ms = 1000 * timings.decode_seconds;
   const int decoded = std::max(predicted - 1, 0);  // the first token comes with the prompt
-  return {{"cache_n", last.usage.cached_tokens},
-          {"prompt_n", evaluated},
-          {"prompt_ms", prompt_ms},
-          {"prompt_per_token_ms", PerUnit(prompt_ms, evaluated)},
-          {"prompt_per_second", PerUnit(1000.0 * evaluated, prompt_ms)},
-          {"predicted_n", predicted},
-          {"predicted_ms", decode_ms},
-          {"predicted_per_token_ms", PerUnit(decode_ms, decoded)},
-          {"predicted_per_second", PerUnit(1000.0 * decoded, decode_ms)},
-          {"queue_ms", 1000 * timings.queue_seconds},
-          {"ttft_ms", 1000 * timings.ttft_seconds},
-          {"mode", model.mode},
-          {"plan_id", model.plan_id},
-          {"replayed", last.replayed},
-          {"steps", last.costs.num_steps},
-          {"stages", StagesJson(last.costs)},
-          {"data_path", {{"weight_bytes", WeightBytes(last.costs)}}}};
+  Json json = {{"cache_n", last.usage.cached_tokens},
+               {"prompt_n", evaluated},
+               {"prompt_ms", prompt_ms},
+               {"prompt_per_token_ms", PerUnit(prompt_ms, evaluated)},
+               {"prompt_per_second", PerUnit(1000.0 * evaluated, prompt_ms)},
+               {"predicted_n", predicted},
+               {"predicted_ms", decode_ms},
+               {"predicted_per_token_ms", PerUnit(decode_ms, decoded)},
+               {"predicted_per_second", PerUnit(1000.0 * decoded, decode_ms)},
+               {"queue_ms", 1000 * timings.queue_seconds},
+               {"ttft_ms", 1000 * timings.ttft_seconds},
+               {"mode", model.mode},
+               {"plan_id", model.plan_id},
+               {"replayed", last.replayed},
+               {"steps", last.costs.num_steps},
+               {"stages", StagesJson(last.costs.stages, last.costs.unattributed_seconds())},
+               {"data_path", DataPathJson(last.costs)}};
+  AddRanks(last.costs, json);
+  return json;
 }
 
 Json UsageJson(const Usage& usage) {

@@ -12,8 +12,9 @@
 namespace switchyard::coordinator::http {
 
 // `timings` with the names of llama-server, and ours: queue_ms, ttft_ms, mode, plan_id, stages,
-// data_path. Speeds count what was computed only: prompt_n leaves out the reused prefix, and
-// predicted_per_second the first token, which belongs to the prompt.
+// data_path, and with several ranks what each rank and link did. Speeds count what was computed
+// only: prompt_n leaves out the reused prefix, and predicted_per_second the first token, which
+// belongs to the prompt.
 //
 // Units: milliseconds, tokens per second.
 Json TimingsJson(const ServedModel& model, const GenerationEvent& last);

@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "coordinator/http/answer_facts.h"
 #include "coordinator/http/anthropic_answer.h"
 #include "coordinator/http/openai_answer.h"
 #include "surface_harness.h"
@@ -63,6 +64,28 @@ TEST_F(AnswerTest, ChatHasReasoningContentAndCalls) {
   EXPECT_EQ(Parse(message["tool_calls"][0]["function"]["arguments"].get<std::string>()),
             Parse(R"({"z": 1, "a": [2]})"));
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
+}
+
+TEST_F(AnswerTest, TimingsShowRanksAndLinksOnlyWhereThereAreSeveral) {
+  GenerationEvent last;
+  last.costs.num_steps = 1;
+  Json timings = TimingsJson(model_, last);
+  EXPECT_FALSE(timings.contains("ranks"));
+  EXPECT_FALSE(timings.contains("links"));
+  EXPECT_FALSE(timings["data_path"].contains("collective_bytes"));
+  RankTotal rank{.rank = 1, .seconds = 0.5, .idle_seconds = 0.25, .num_steps = 1};
+  rank.stages[worker::v1::STAGE_COLLECTIVE].seconds = 0.125;
+  last.costs.ranks = {RankTotal(), rank};
+  last.costs.links = {
+      {.from = 1, .to = 0, .bytes = 77, .num_messages = 3, .transfer_seconds = 0.0625}};
+  timings = TimingsJson(model_, last);
+  EXPECT_EQ(timings["ranks"][1]["ms"], 500);
+  EXPECT_EQ(timings["ranks"][1]["idle_ms"], 250);
+  EXPECT_EQ(timings["ranks"][1]["stages"]["collective"]["ms"], 125);
+  EXPECT_EQ(timings["ranks"][1]["stages"]["unattributed"]["ms"], 375);
+  EXPECT_EQ(timings["links"][0]["from"], 1);
+  EXPECT_EQ(timings["links"][0]["transfer_ms"], 62.5);
+  EXPECT_EQ(timings["data_path"]["collective_bytes"], 77);
 }
 
 TEST_F(AnswerTest, ChatOfCallsAloneHasNoContent) {
