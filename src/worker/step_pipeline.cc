@@ -17,7 +17,6 @@ void StepPipeline::Clear() {
   parts_.clear();
   steps_.clear();
   newest_.reset();
-  oldest_.reset();
 }
 
 std::shared_ptr<StepPipeline::Step> StepPipeline::NewStep(std::shared_ptr<const v1::StepPlan> plan,
@@ -59,7 +58,6 @@ absl::StatusOr<bool> StepPipeline::BeginPlan(PlanSource& source) {
   auto plan = std::make_shared<const v1::StepPlan>(source.Take());
   num_groups_ = std::clamp(plan->decode_size(), 1, depth_);
   newest_ = NewStep(plan, 0);
-  oldest_ = newest_;  // for the error
   SWITCHYARD_RETURN_IF_ERROR(executor_.Begin(*plan));
   return true;
 }
@@ -114,9 +112,8 @@ absl::StatusOr<bool> StepPipeline::PrepareNext(PlanSource& source) {
 }
 
 absl::Status StepPipeline::ExecuteOldest() {
-  oldest_ = parts_.front().of;
   SWITCHYARD_RETURN_IF_ERROR(executor_.Execute(*parts_.front().part));
-  --oldest_->num_unfinished;
+  --parts_.front().of->num_unfinished;
   free_parts_.push_back(std::move(parts_.front().part));
   parts_.pop_front();
   return absl::OkStatus();

@@ -50,8 +50,9 @@ class StepPipeline {
   // Forgets everything; the executor was reset.
   void Clear();
 
-  uint64_t failed_plan() const { return oldest_ != nullptr ? oldest_->plan->plan() : 0; }
-  uint32_t failed_step() const { return oldest_ != nullptr ? oldest_->step : 0; }
+  // Of the oldest step that was not delivered.
+  uint64_t failed_plan() const { return steps_.empty() ? 0 : steps_.front()->plan->plan(); }
+  uint32_t failed_step() const { return steps_.empty() ? 0 : steps_.front()->step; }
 
  private:
   // A step of which parts are, or will be, under way.
@@ -89,7 +90,6 @@ class StepPipeline {
   std::deque<std::shared_ptr<Step>> steps_;  // not delivered, oldest first
   std::shared_ptr<Step> newest_;             // whose parts are being prepared; null = none
   int num_groups_ = 1;                       // of the newest one's plan
-  std::shared_ptr<Step> oldest_;             // being executed, for errors
   double step_start_ = 0;                    // of what the next result reports
   double idle_seconds_ = 0;
   // Kept for their memory.
