@@ -212,8 +212,12 @@ void Cluster::BeginEpoch() {
       continue;
     }
     if (member.phase != Phase::kLoading && member.phase != Phase::kEntering) {
+      const double now = clock_.NowSeconds();
+      // Not every way of linking up can be broken off.
+      const double free_at =
+          member.phase == Phase::kForming ? member.phase_since + options_.form_seconds : now;
       member.phase = Phase::kEntering;
-      member.phase_since = clock_.NowSeconds();
+      member.phase_since = std::max(now, free_at);
     }
     v1::WorkerSessionResponse command;
     *command.mutable_begin_epoch()->mutable_sizes() = options_.configure.sizes();

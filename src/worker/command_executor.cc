@@ -54,7 +54,19 @@ absl::StatusOr<WorkerOptions> OptionsOf(uint64_t epoch, const v1::Configure& con
         static_cast<int64_t>(std::min(configure.host_expert_bytes(), kMost));
   }
   options.residency.profile_path = configure.expert_profile();
+  options.placement = configure.placement();
+  options.rank = static_cast<int>(configure.rank());
+  options.check_ranks = configure.check_ranks();
+  if (configure.rank() >= std::max(1u, configure.placement().world_size())) {
+    return InvalidArgument("rank is out of range: rank, got: {}, world_size: {}", configure.rank(),
+                           configure.placement().world_size());
+  }
   return options;
+}
+
+bool SamePlacement(const v1::Configure& a, const v1::Configure& b) {
+  return a.rank() == b.rank() &&
+         a.placement().SerializeAsString() == b.placement().SerializeAsString();
 }
 
 // Whether weights that were loaded for `a` are those that `b` wants.
@@ -63,7 +75,9 @@ bool SameWeights(const v1::Configure& a, const v1::Configure& b) {
          a.num_threads() == b.num_threads() && a.cpu_level() == b.cpu_level() &&
          a.huge_pages() == b.huge_pages() && a.recode() == b.recode() &&
          a.has_host_expert_bytes() == b.has_host_expert_bytes() &&
-         a.host_expert_bytes() == b.host_expert_bytes() && a.expert_profile() == b.expert_profile();
+         a.host_expert_bytes() == b.host_expert_bytes() &&
+         a.expert_profile() == b.expert_profile() && a.check_ranks() == b.check_ranks() &&
+         SamePlacement(a, b);
 }
 
 }  // namespace
@@ -92,6 +106,7 @@ CommandExecutor::~CommandExecutor() {
     std::lock_guard lock(mutex_);
     is_stopping_ = true;
     has_session_ = false;
+    CancelFormingLocked(Cancelled("the worker ends"));
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -112,9 +127,23 @@ void CommandExecutor::BeginSession(Send send) {
 void CommandExecutor::Execute(v1::WorkerSessionResponse command) {
   {
     std::lock_guard lock(mutex_);
+    if (command.has_rendezvous_data()) {
+      // The command thread waits for it.
+      if (rendezvous_ != nullptr && command.epoch() == forming_epoch_) {
+        rendezvous_->Deliver(std::move(*command.mutable_rendezvous_data()));
+      }
+      return;
+    }
+    if (command.epoch() > forming_epoch_) {
+      CancelFormingLocked(absl::AbortedError("a newer epoch has begun"));
+    }
     tasks_.push_back({.session = session_, .command = std::move(command)});
   }
   changed_.notify_all();
+}
+
+void CommandExecutor::CancelFormingLocked(const absl::Status& reason) {
+  if (rendezvous_ != nullptr) rendezvous_->Cancel(reason);
 }
 
 void CommandExecutor::EndSession() {
@@ -125,6 +154,7 @@ void CommandExecutor::EndSession() {
     send_ = nullptr;
     tasks_.clear();
     tasks_.push_back({.session = session_, .command = std::nullopt});
+    CancelFormingLocked(absl::AbortedError("the session has ended"));
   }
   changed_.notify_all();
 }
@@ -186,6 +216,8 @@ absl::Status CommandExecutor::RunCommand(const Task& task) {
       return Configure(task.session, command.epoch(), command.configure());
     case v1::WorkerSessionResponse::kBeginEpoch:
       return BeginEpoch(task.session, command.epoch(), command.begin_epoch());
+    case v1::WorkerSessionResponse::kFormGroup:
+      return FormGroup(task.session, command.epoch(), command.form_group());
     case v1::WorkerSessionResponse::kStepPlan:
       return SubmitPlan(task);
     default:
@@ -207,6 +239,7 @@ absl::Status CommandExecutor::Reset(uint64_t epoch, const WorkerOptions& options
   status_.num_dropped_plans += plans_.size();
   plans_.clear();
   epoch_ = epoch;
+  is_linked_ = false;
   if (status.ok()) {
     worker_options_ = next;
   } else if (status.code() != absl::StatusCode::kInvalidArgument && failure_.ok()) {
@@ -245,6 +278,7 @@ absl::Status CommandExecutor::Configure(uint64_t session, uint64_t epoch,
   ready.set_device(worker_->backend().Describe());
   std::lock_guard lock(mutex_);
   epoch_ = epoch;
+  is_linked_ = false;
   result_session_ = session;
   SendLocked(session, std::move(message));
   return absl::OkStatus();
@@ -282,10 +316,12 @@ absl::Status CommandExecutor::Load(uint64_t session, const v1::Configure& config
   }
   configured_ = configure;
   worker_options_ = options;
+  is_alone_ = options.placement.world_size() < 2;
   status_.device = worker_->backend().Describe();
   status_.weight_bytes = static_cast<uint64_t>(worker_->memory().weight_bytes);
   residency_source_ = worker_.get();
-  worker_->Start([this](const v1::StepResult& result) { OnResult(result); });
+  worker_->Start([this](const v1::StepResult& result) { OnResult(result); },
+                 [this](const absl::Status& status) { OnGroupLost(status); });
   return absl::OkStatus();
 }
 
@@ -329,6 +365,71 @@ absl::Status CommandExecutor::BeginEpoch(uint64_t session, uint64_t epoch,
   message.mutable_epoch_entered()->set_num_dropped_plans(status_.num_dropped_plans - num_dropped);
   SendLocked(session, std::move(message));
   return absl::OkStatus();
+}
+
+// ---- groups -------------------------------------------------------------------------------------
+
+absl::Status CommandExecutor::FormGroup(uint64_t session, uint64_t epoch,
+                                        const v1::FormGroup& form) {
+  if (worker_ == nullptr || worker_options_.placement.world_size() < 2) {
+    return InvalidArgument("there are no other ranks to link up with: form_group");
+  }
+  if (epoch != worker_options_.epoch) {
+    return InvalidArgument("group is of an epoch that was not entered: epoch, got: {}, present: {}",
+                           epoch, worker_options_.epoch);
+  }
+  const auto rendezvous =
+      std::make_shared<SessionRendezvous>([this, session](v1::RendezvousEntry entry) {
+        v1::WorkerSessionRequest message;
+        *message.mutable_rendezvous_entry() = std::move(entry);
+        Answer(session, std::move(message));
+      });
+  {
+    std::lock_guard lock(mutex_);
+    rendezvous_ = rendezvous;
+    forming_epoch_ = epoch;
+    // It may have come too late, as long as nobody could be told.
+    const bool is_over = session != session_ || !has_session_ || is_stopping_ ||
+                         std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+                           return !task.command || task.command->epoch() > epoch;
+                         });
+    if (is_over) CancelFormingLocked(absl::AbortedError("the epoch is over"));
+  }
+  absl::StatusOr<GroupLinks> links = absl::CancelledError();
+  const LinkOptions link = {.num_compute_threads = options_.num_threads(configured_),
+                            .faults = options_.link_faults};
+  if (rendezvous->cancelled().ok()) {
+    links = MakeGroupLinks(form, worker_options_, link, *rendezvous);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    rendezvous_.reset();
+  }
+  if (!rendezvous->cancelled().ok()) return absl::OkStatus();  // nobody waits for an answer
+  v1::WorkerSessionRequest message;
+  if (links.ok()) {
+    SWITCHYARD_RETURN_IF_ERROR(worker_->Join(*std::move(links)));
+    message.mutable_group_formed();
+  } else {
+    LogWarning("cannot link up with the other ranks: {}", Message(links.status()));
+    message.mutable_group_lost()->set_code(static_cast<int>(links.status().code()));
+    message.mutable_group_lost()->set_message(std::string(Message(links.status())));
+  }
+  std::lock_guard lock(mutex_);
+  is_linked_ = links.ok();
+  SendLocked(session, std::move(message));
+  return absl::OkStatus();
+}
+
+void CommandExecutor::OnGroupLost(const absl::Status& status) {
+  v1::WorkerSessionRequest message;
+  message.mutable_group_lost()->set_code(static_cast<int>(status.code()));
+  message.mutable_group_lost()->set_message(std::string(Message(status)));
+  std::lock_guard lock(mutex_);
+  status_.num_dropped_plans += plans_.size();
+  plans_.clear();
+  is_linked_ = false;
+  SendLocked(result_session_, std::move(message));
 }
 
 // ---- plans --------------------------------------------------------------------------------------
@@ -392,7 +493,7 @@ ExecutorStatus CommandExecutor::status() const {
                   });
   if (is_loading_) {
     out.state = v1::WORKER_STATE_LOADING;
-  } else if (!status_.device.empty() && has_session_ && epoch_ > 0) {
+  } else if (!status_.device.empty() && has_session_ && epoch_ > 0 && (is_linked_ || is_alone_)) {
     out.state = plans_.empty() ? v1::WORKER_STATE_READY : v1::WORKER_STATE_BUSY;
   }
   return out;

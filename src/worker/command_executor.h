@@ -2,6 +2,7 @@
 // without its connection.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -25,6 +26,8 @@
 #include "kernels/backend.h"
 #include "model/gguf_file.h"
 #include "model/model_spec.h"
+#include "worker/group_links.h"
+#include "worker/session_rendezvous.h"
 #include "worker/worker.h"
 
 namespace switchyard::worker {
@@ -33,6 +36,11 @@ struct CommandExecutorOptions {
   // Makes the backend that a configuration names. Must be set.
   std::function<absl::StatusOr<std::unique_ptr<kernels::Backend>>(const v1::Configure&)>
       make_backend;
+  // Threads that the backend of a configuration computes with; others decide by it how they wait.
+  std::function<int(const v1::Configure&)> num_threads = [](const v1::Configure& configure) {
+    return std::max(1, static_cast<int>(configure.num_threads()));
+  };
+  std::string link_faults;        // for tests and experiments: comm/fault_injector.h
   double progress_seconds = 0.1;  // between two messages about a load
   // An abort may wait for a step for this long, and at least 20 times as long as the slowest step
   // took; before any has ended, for first_step_seconds.
@@ -122,10 +130,15 @@ class CommandExecutor {
   absl::Status Load(uint64_t session, const v1::Configure& configure, const WorkerOptions& options);
   absl::Status OnLoadProgress(uint64_t session, int64_t done_bytes, int64_t total_bytes);
   absl::Status BeginEpoch(uint64_t session, uint64_t epoch, const v1::BeginEpoch& begin);
+  // Links up with the other ranks; answers of theirs come past the queue.
+  absl::Status FormGroup(uint64_t session, uint64_t epoch, const v1::FormGroup& form);
+  // REQUIRES: mutex_ is held.
+  void CancelFormingLocked(const absl::Status& reason);
   absl::Status SubmitPlan(const Task& task);
   // Ends all work and enters `epoch` (0: none, nothing is taken).
   absl::Status Reset(uint64_t epoch, const WorkerOptions& options);
   void OnResult(const v1::StepResult& result);
+  void OnGroupLost(const absl::Status& status);
   // Sends if the session is still the present one. REQUIRES: mutex_ is held.
   void SendLocked(uint64_t session, v1::WorkerSessionRequest message);
   void Answer(uint64_t session, v1::WorkerSessionRequest message);
@@ -153,7 +166,11 @@ class CommandExecutor {
   std::string loading_digest_;
   Send send_;
   uint64_t epoch_ = 0;
-  uint64_t result_session_ = 0;  // that the present epoch belongs to
+  std::shared_ptr<SessionRendezvous> rendezvous_;  // while a group is formed; the thread has it too
+  uint64_t forming_epoch_ = 0;                     // of the last one
+  bool is_alone_ = true;                           // the only rank
+  bool is_linked_ = false;                         // with the others
+  uint64_t result_session_ = 0;                    // that the present epoch belongs to
   uint64_t acknowledged_ = 0;
   ExecutorStatus status_;
   std::set<uint64_t> plans_;  // numbers of those that are with the worker
