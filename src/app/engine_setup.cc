@@ -10,8 +10,10 @@
 #include "app/bench/machine_description.h"
 #include "app/core_claims.h"
 #include "app/exit_code.h"
+#include "app/group_worker.h"
 #include "app/interrupt.h"
 #include "app/local_worker.h"
+#include "app/placement_options.h"
 #include "app/terminal.h"
 #include "app/thread_cache.h"
 #include "base/cpu_topology.h"
@@ -97,7 +99,10 @@ kernels::cpu::ThreadSweep ForcedSweep(int num_threads, const CpuBudget& budget) 
 // fewer than it was told to use, or none, runs unpinned beside the others.
 std::shared_ptr<CoreClaims> ClaimCores(const ModelOptions& options, CpuBudget& budget) {
   const int num_wanted = options.num_threads > 0 ? options.num_threads : budget.num_threads;
-  auto claims = std::make_shared<CoreClaims>(DefaultCoreClaimsFolder(), budget.cores, num_wanted);
+  const std::filesystem::path folder = options.core_claims_folder.empty()
+                                           ? DefaultCoreClaimsFolder()
+                                           : std::filesystem::path(options.core_claims_folder);
+  auto claims = std::make_shared<CoreClaims>(folder, budget.cores, num_wanted);
   if (claims->num_taken() == 0) return claims;
   const int num_free = static_cast<int>(claims->cores().size());
   if (num_free == 0 || num_free < options.num_threads) {
@@ -253,6 +258,21 @@ absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
   return worker;
 }
 
+absl::StatusOr<std::unique_ptr<coordinator::WorkerHandle>> StartWorker(
+    const LoadedModel& model, const ModelOptions& options,
+    const worker::WorkerOptions& worker_options) {
+  WorkerGroupOptions group;
+  SWITCHYARD_ASSIGN_OR_RETURN(group.placement,
+                              PlacementFor(model.spec, options, std::max(1, options.num_workers)));
+  if (options.num_workers == 0) {
+    SWITCHYARD_ASSIGN_OR_RETURN(auto worker, LoadWorker(model, options, worker_options));
+    return std::make_unique<LocalWorker>(std::move(worker), worker_options);
+  }
+  SWITCHYARD_ASSIGN_OR_RETURN(auto started,
+                              WorkerGroup::Start(model, options, worker_options, group));
+  return std::make_unique<GroupWorker>(std::move(started));
+}
+
 absl::StatusOr<std::unique_ptr<coordinator::Engine>> StartEngine(const LoadedModel& model,
                                                                  const ModelOptions& options) {
   // Chunks end at page borders, so that a prefix hit continues as the cold run would have.
@@ -263,13 +283,11 @@ absl::StatusOr<std::unique_ptr<coordinator::Engine>> StartEngine(const LoadedMod
   }
   SWITCHYARD_ASSIGN_OR_RETURN(const worker::WorkerOptions worker_options,
                               MakeWorkerOptions(model, options));
-  SWITCHYARD_ASSIGN_OR_RETURN(auto worker, LoadWorker(model, options, worker_options));
+  SWITCHYARD_ASSIGN_OR_RETURN(auto worker, StartWorker(model, options, worker_options));
   coordinator::EngineOptions engine_options;
   engine_options.scheduler.max_step_rows = worker_options.max_step_rows;
   engine_options.scheduler.mixed_prefill_rows = options.chunk_tokens;
-  return std::make_unique<coordinator::Engine>(
-      std::make_unique<LocalWorker>(std::move(worker), worker_options), model.tokenizer,
-      engine_options);
+  return std::make_unique<coordinator::Engine>(std::move(worker), model.tokenizer, engine_options);
 }
 
 }  // namespace switchyard::app

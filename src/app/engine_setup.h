@@ -35,6 +35,13 @@ absl::StatusOr<std::unique_ptr<worker::Worker>> LoadWorker(
     const LoadedModel& model, const ModelOptions& options,
     const worker::WorkerOptions& worker_options, const worker::LoadProgress& on_progress = {});
 
+// A worker that is loaded in this process, or, if `options` say so, processes that load now and are
+// ready later.
+// Errors: those of LoadWorker(), PlacementFor() and WorkerGroup::Start().
+absl::StatusOr<std::unique_ptr<coordinator::WorkerHandle>> StartWorker(
+    const LoadedModel& model, const ModelOptions& options,
+    const worker::WorkerOptions& worker_options);
+
 // All of the above and an engine on top. `model` must outlive it.
 absl::StatusOr<std::unique_ptr<coordinator::Engine>> StartEngine(const LoadedModel& model,
                                                                  const ModelOptions& options);

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "base/units.h"
+#include "placement/placement.h"
 
 namespace switchyard::app {
 namespace {
@@ -117,6 +118,41 @@ void AddModelOptions(CLI::App& command, ModelOptions& options) {
           "Memory for saved states of prompt prefixes, such as 2GiB")
       ->type_name("BYTES");
   AddDeviceOptions(command, options);
+}
+
+CLI::Option* AddGroupOptions(CLI::App& command, ModelOptions& options) {
+  AddModeOptions(command, options);
+  return command
+      .add_option("--workers", options.num_workers,
+                  "Worker processes to start, which compute together; --threads is for each\n"
+                  "(default: none, all in one process)")
+      ->check(CLI::Range(1, placement::kMaxWorldSize));
+}
+
+void AddModeOptions(CLI::App& command, ModelOptions& options) {
+  command
+      .add_option("--mode", options.mode,
+                  "What several workers divide: layers, experts, or every matrix\n"
+                  "(default: layer_split)")
+      ->check(
+          CLI::IsMember({"single", "layer_split", "expert_parallel", "tensor_expert_parallel"}));
+  command
+      .add_option("--partition", options.partition,
+                  "How experts are divided: each to one worker, or a slice of each to every\n"
+                  "worker (default: sliced)")
+      ->check(CLI::IsMember({"whole", "sliced"}));
+  command
+      .add_option("--dense", options.dense,
+                  "Who computes what is no expert, in expert_parallel: every worker, or the\n"
+                  "first one (default: replicated)")
+      ->check(CLI::IsMember({"replicated", "owner"}));
+  command
+      .add_option("--layer-split", options.layer_cuts,
+                  "First layer of each worker but the first, such as 14,32 (default: by bytes)")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("--check-ranks", options.check_ranks,
+                   "Compare in each step what all workers should have alike; slower");
 }
 
 }  // namespace switchyard::app

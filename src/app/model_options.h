@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -23,6 +24,15 @@ struct ModelOptions {
   std::string recode = "auto";
   int64_t host_expert_bytes = -1;  // of experts in memory; negative = all
   std::string expert_profile;      // file of their use counts; empty = none
+  std::string core_claims_folder;  // empty = the user's; see core_claims.h
+
+  // Worker processes that compute together; 0 = one worker, in this process.
+  int num_workers = 0;
+  std::string mode;             // empty = placement_options.h chooses
+  std::string partition;        // of the experts: "whole" or "sliced"; empty = sliced
+  std::string dense;            // "replicated" or "owner"; empty = replicated
+  std::vector<int> layer_cuts;  // empty = by bytes
+  bool check_ranks = false;
 };
 
 // The cache takes address space for the whole context, so the default is bounded.
@@ -37,5 +47,11 @@ void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // Adds only the flags that say where and how fast to compute (for commands with a MODEL of their
 // own form).
 void AddDeviceOptions(CLI::App& command, ModelOptions& options);
+
+// Adds `--workers` and the flags that say how several divide the model. Returns the former.
+CLI::Option* AddGroupOptions(CLI::App& command, ModelOptions& options);
+
+// Adds only how several workers divide the model.
+void AddModeOptions(CLI::App& command, ModelOptions& options);
 
 }  // namespace switchyard::app

@@ -1,5 +1,6 @@
 #include "app/serving.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "app/engine_setup.h"
 #include "app/exit_code.h"
 #include "app/loading_worker.h"
+#include "app/placement_options.h"
 #include "app/version.h"
 #include "app/worker_group.h"
 #include "base/log.h"
@@ -25,6 +27,7 @@
 #include "coordinator/serving_metrics.h"
 #include "model/model_digest.h"
 #include "model/model_summary.h"
+#include "placement/placement.h"
 #include "worker/experts/residency_report.h"
 
 namespace switchyard::app {
@@ -113,6 +116,9 @@ class Serving::Impl {
       keys_ = *std::move(keys);
     }
     SWITCHYARD_ASSIGN_OR_RETURN(worker_options_, MakeWorkerOptions(*model_, options_.model));
+    SWITCHYARD_ASSIGN_OR_RETURN(placement_, PlacementFor(model_->spec, options_.model,
+                                                         std::max(1, options_.model.num_workers)));
+    present_placement_ = placement_;
     SWITCHYARD_RETURN_IF_ERROR(DescribeModel());
     SWITCHYARD_ASSIGN_OR_RETURN(auto worker, MakeWorker());
     StartEngineAndGate(std::move(worker));
@@ -172,13 +178,19 @@ class Serving::Impl {
         .file_bytes = model::Summarize(model_->spec).bytes,
         .digest = std::move(digest),
         .path_name = path.filename().string(),
-        .mode = "single",
-        .plan_id = "single-1"});
+        .mode = std::string(placement::ModeName(placement_.mode())),
+        .plan_id = PlanId(placement_),
+        .present_plan = [this] {
+          std::lock_guard lock(plan_mutex_);
+          return coordinator::ServedPlan{
+              .mode = std::string(placement::ModeName(present_placement_.mode())),
+              .id = PlanId(present_placement_)};
+        }});
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<coordinator::WorkerHandle>> MakeWorker() {
-    if (options_.num_workers == 0 && !options_.expects_outside_workers) {
+    if (options_.model.num_workers == 0 && !options_.expects_outside_workers) {
       auto worker = std::make_unique<LoadingWorker>(
           [this](const std::atomic<bool>& is_stopped) {
             auto worker = LoadWorker(*model_, options_.model, worker_options_,
@@ -195,7 +207,16 @@ class Serving::Impl {
       return worker;
     }
     WorkerGroupOptions group;
-    group.num_processes = options_.expects_outside_workers ? 0 : options_.num_workers;
+    group.starts_processes = !options_.expects_outside_workers;
+    group.placement = placement_;
+    if (options_.degrade_seconds > 0) {
+      group.replan_seconds = options_.degrade_seconds;
+      group.replan = [this](int num_workers) {
+        ModelOptions fewer = options_.model;
+        fewer.layer_cuts.clear();  // they were for all of them
+        return PlacementFor(model_->spec, fewer, num_workers);
+      };
+    }
     if (options_.expects_outside_workers) group.listen_address = options_.worker_listen.Text();
     SWITCHYARD_ASSIGN_OR_RETURN(
         group_, WorkerGroup::Start(*model_, options_.model, worker_options_, group));
@@ -234,6 +255,11 @@ class Serving::Impl {
 
   // The engine begins to tell before there is a gate to tell it to.
   void OnEngineState(EngineState state) {
+    if (state == EngineState::kServing && group_ != nullptr) {
+      placement::v1::Placement present = group_->status().placement;
+      std::lock_guard lock(plan_mutex_);
+      present_placement_ = std::move(present);
+    }
     std::lock_guard lock(relay_mutex_);
     engine_state_ = state;
     if (relay_gate_ != nullptr) relay_gate_->SetEngineState(state);
@@ -249,7 +275,7 @@ class Serving::Impl {
                          .is_up = member.state == worker::v1::WORKER_STATE_READY ||
                                   member.state == worker::v1::WORKER_STATE_BUSY,
                          .epoch = status.epoch,
-                         .num_restarts = group_->num_restarts(),
+                         .num_restarts = group_->num_restarts(static_cast<int>(samples.size())),
                          .heartbeat_age_seconds = member.heartbeat_age_seconds});
       num_bytes += member.loaded_bytes;
       num_total_bytes += member.total_bytes;
@@ -311,6 +337,9 @@ class Serving::Impl {
   const std::unique_ptr<LoadedModel> model_;
   const std::function<void()> on_change_;
   worker::WorkerOptions worker_options_;
+  placement::v1::Placement placement_;  // once all workers are there
+  mutable std::mutex plan_mutex_;
+  placement::v1::Placement present_placement_;  // guarded by it
   std::unique_ptr<coordinator::ServedModel> served_;
   std::unique_ptr<coordinator::ApiKeys> keys_;
   LoadOutcome load_outcome_;

@@ -28,9 +28,9 @@ struct ServingOptions {
   int max_waiting = 256;
   int64_t stream_buffer_bytes = int64_t{1} << 20;
   coordinator::OnWorkerLoss on_worker_loss = coordinator::OnWorkerLoss::kReplay;
-  // 0 = the worker is in this process.
-  int num_workers = 0;
-  bool expects_outside_workers = false;  // instead of starting num_workers
+  bool expects_outside_workers = false;  // instead of starting model.num_workers
+  // Without a worker, until the others go on without it; 0 = they wait.
+  double degrade_seconds = 0;
   ListenAddress worker_listen{"127.0.0.1", 0};
   bool with_vllm_names = false;      // of metrics
   bool with_llamacpp_names = false;  // of metrics

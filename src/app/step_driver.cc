@@ -6,6 +6,7 @@
 
 #include "app/exit_code.h"
 #include "app/interrupt.h"
+#include "app/local_worker.h"
 #include "base/status.h"
 #include "base/status_macros.h"
 
@@ -14,24 +15,59 @@ namespace switchyard::app {
 namespace v1 = switchyard::worker::v1;
 
 StepDriver::StepDriver(std::unique_ptr<worker::Worker> worker, const worker::WorkerOptions& options)
+    : local_(worker.get()),
+      worker_(std::make_unique<LocalWorker>(std::move(worker), options)),
+      options_(options) {
+  worker_->Start(*this);
+}
+
+StepDriver::StepDriver(std::unique_ptr<coordinator::WorkerHandle> worker,
+                       const worker::WorkerOptions& options)
     : worker_(std::move(worker)), options_(options) {
-  worker_->Start([this](const StepResult& result) { OnResult(result); });
+  worker_->Start(*this);
 }
 
 StepDriver::~StepDriver() { worker_->Stop(); }
 
+void StepDriver::OnReady(uint64_t epoch) {
+  std::lock_guard lock(mutex_);
+  epoch_ = epoch;
+  changed_.notify_one();
+}
+
 void StepDriver::OnResult(const StepResult& result) {
   std::lock_guard lock(mutex_);
-  if (!result.error().empty()) error_ = result.error();
-  if (on_result_ != nullptr && result.error().empty()) (*on_result_)(result);
-  if (!result.last_of_plan() && result.error().empty()) return;
+  if (on_result_ != nullptr) (*on_result_)(result);
+  if (!result.last_of_plan()) return;
   is_done_ = true;
-  done_.notify_one();
+  changed_.notify_one();
+}
+
+void StepDriver::OnLost(const absl::Status& status, bool) {
+  std::lock_guard lock(mutex_);
+  if (failure_.ok()) failure_ = status;
+  changed_.notify_one();
+}
+
+absl::Status StepDriver::WaitFor(const std::function<bool()>& what) {
+  std::unique_lock lock(mutex_);
+  // Signals do not wake a condition variable, so it looks up now and then.
+  while (!changed_.wait_for(lock, std::chrono::milliseconds(20),
+                            [&] { return !failure_.ok() || what(); })) {
+    if (!IsInterrupted()) continue;
+    lock.unlock();
+    worker_->Stop();  // after the running step; no result comes any more
+    return InterruptedStatus();
+  }
+  on_result_ = nullptr;
+  if (failure_.ok()) return absl::OkStatus();
+  return WithExitCode(failure_, ExitCode::kWorkerLost);
 }
 
 absl::Status StepDriver::Run(v1::StepPlan plan,
                              const std::function<void(const StepResult&)>& on_result) {
   if (IsInterrupted()) return InterruptedStatus();
+  SWITCHYARD_RETURN_IF_ERROR(WaitFor([&] { return epoch_ != 0; }));
   if (needs_start_) {
     v1::SlotStart& start = *plan.add_starts();
     start.set_incarnation(++incarnation_);
@@ -49,24 +85,14 @@ absl::Status StepDriver::Run(v1::StepPlan plan,
   for (auto& chunk : *plan.mutable_prefill()) chunk.set_incarnation(incarnation_);
   for (auto& decode : *plan.mutable_decode()) decode.set_incarnation(incarnation_);
   plan.set_plan(++plan_);
-  plan.set_epoch(options_.epoch);
   {
     std::lock_guard lock(mutex_);
+    plan.set_epoch(epoch_);
     is_done_ = false;
     on_result_ = &on_result;
   }
   SWITCHYARD_RETURN_IF_ERROR(worker_->Submit(std::move(plan)));
-  std::unique_lock lock(mutex_);
-  // Signals do not wake a condition variable, so it looks up now and then.
-  while (!done_.wait_for(lock, std::chrono::milliseconds(20), [&] { return is_done_; })) {
-    if (!IsInterrupted()) continue;
-    lock.unlock();
-    worker_->Stop();  // after the running step; no result comes any more
-    return InterruptedStatus();
-  }
-  on_result_ = nullptr;
-  if (error_.empty()) return absl::OkStatus();
-  return WithExitCode(Internal("the worker failed: {}", error_), ExitCode::kWorkerLost);
+  return WaitFor([&] { return is_done_; });
 }
 
 void StepDriver::Reset() {

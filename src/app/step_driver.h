@@ -13,18 +13,23 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "coordinator/worker_handle.h"
 #include "worker/worker.h"
 
 namespace switchyard::app {
 
-// Drives slot 0 of a worker through one sequence at a time.
+// Drives slot 0 of a worker, or of a group of them, through one sequence at a time. A worker that
+// is lost is an error: what it had computed is not computed again.
 //
 // Threads: one at a time.
-class StepDriver {
+class StepDriver : private coordinator::WorkerEvents {
  public:
-  // `max_step_rows` and `num_pages` are those that the worker was created with.
+  // `options` are those that the worker was created with.
   StepDriver(std::unique_ptr<worker::Worker> worker, const worker::WorkerOptions& options);
-  ~StepDriver();
+  // Plans wait until the worker is ready.
+  StepDriver(std::unique_ptr<coordinator::WorkerHandle> worker,
+             const worker::WorkerOptions& options);
+  ~StepDriver() override;
 
   // Called with each row's logits, [vocab_size], in order.
   using LogitsCallback = std::function<absl::Status(absl::Span<const float> logits)>;
@@ -45,7 +50,10 @@ class StepDriver {
   absl::StatusOr<std::vector<int32_t>> Decode(int count, const ResultCallback& on_result = {});
 
   int64_t position() const { return position_; }
-  const worker::Worker& worker() const { return *worker_; }
+  // Whether the worker is in this process.
+  bool is_local() const { return local_ != nullptr; }
+  // REQUIRES: is_local().
+  const worker::Worker& worker() const { return *local_; }
 
  private:
   using StepResult = switchyard::worker::v1::StepResult;
@@ -53,9 +61,17 @@ class StepDriver {
   // Submits the plan and hands each of its results to `on_result`, on the step thread.
   absl::Status Run(switchyard::worker::v1::StepPlan plan,
                    const std::function<void(const StepResult&)>& on_result);
-  void OnResult(const StepResult& result);
+  // Waits until `what`, which is asked with mutex_ held, or the worker is lost or the user
+  // interrupts.
+  absl::Status WaitFor(const std::function<bool()>& what);
 
-  std::unique_ptr<worker::Worker> worker_;
+  void OnReady(uint64_t epoch) override;
+  void OnResult(const StepResult& result) override;
+  void OnLeaving() override {}
+  void OnLost(const absl::Status& status, bool returns) override;
+
+  const worker::Worker* local_ = nullptr;  // in worker_
+  std::unique_ptr<coordinator::WorkerHandle> worker_;
   worker::WorkerOptions options_;
   uint64_t plan_ = 0;
   uint64_t incarnation_ = 0;
@@ -63,9 +79,10 @@ class StepDriver {
   int64_t position_ = 0;
 
   std::mutex mutex_;
-  std::condition_variable done_;
+  std::condition_variable changed_;
+  uint64_t epoch_ = 0;  // 0 = not ready yet
   bool is_done_ = false;
-  std::string error_;
+  absl::Status failure_;
   const std::function<void(const StepResult&)>* on_result_ = nullptr;
 };
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <fcntl.h>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <poll.h>
@@ -153,7 +154,17 @@ class Supervisor::Impl {
     Wake();
   }
 
-  int64_t num_restarts() const { return num_restarts_; }
+  int64_t num_restarts(const std::string& worker_id) const {
+    std::lock_guard lock(mutex_);
+    const auto at = num_restarts_.find(worker_id);
+    return at != num_restarts_.end() ? at->second : 0;
+  }
+  int64_t num_restarts() const {
+    std::lock_guard lock(mutex_);
+    int64_t sum = 0;
+    for (const auto& [worker_id, count] : num_restarts_) sum += count;
+    return sum;
+  }
 
  private:
   struct Child {
@@ -196,8 +207,8 @@ class Supervisor::Impl {
   Fd null_;
   std::vector<Child> children_;  // of the thread
   std::atomic<bool> is_stopping_{false};
-  std::atomic<int64_t> num_restarts_{0};
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;                     // guards what follows
+  std::map<std::string, int64_t> num_restarts_;  // by worker id
   std::deque<std::pair<std::string, uint32_t>> to_kill_;
   std::thread thread_;
 };
@@ -263,7 +274,10 @@ void Supervisor::Impl::StartChild(Child& child) {
     return options_.on_exit(child.process.worker_id, 0, status, /*returns=*/true);
   }
   child.pid = pid;
-  if (child.num_starts++ > 0) ++num_restarts_;
+  if (child.num_starts++ > 0) {
+    std::lock_guard lock(mutex_);
+    ++num_restarts_[child.process.worker_id];
+  }
   options_.on_start(child.process.worker_id, static_cast<uint32_t>(pid));
 }
 
@@ -361,5 +375,9 @@ Supervisor::~Supervisor() = default;
 void Supervisor::Kill(const std::string& worker_id, uint32_t pid) { impl_->Kill(worker_id, pid); }
 
 int64_t Supervisor::num_restarts() const { return impl_->num_restarts(); }
+
+int64_t Supervisor::num_restarts(const std::string& worker_id) const {
+  return impl_->num_restarts(worker_id);
+}
 
 }  // namespace switchyard::app

@@ -51,7 +51,9 @@ class Supervisor {
   // Kills the process, if it still runs and is the present one of its place.
   void Kill(const std::string& worker_id, uint32_t pid);
 
+  // Of all processes, and of one.
   int64_t num_restarts() const;
+  int64_t num_restarts(const std::string& worker_id) const;
 
  private:
   class Impl;

@@ -1,5 +1,6 @@
 #include "app/worker_group.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -14,7 +15,8 @@
 #include "absl/status/status.h"
 #include <grpcpp/grpcpp.h>
 
-#include "app/exit_code.h"
+#include "app/core_claims.h"
+#include "app/engine_setup.h"
 #include "app/listen_address.h"
 #include "app/local_worker.h"
 #include "base/log.h"
@@ -37,6 +39,15 @@ static_assert(coordinator::kWorkerProtocolVersion == worker::kProtocolVersion);
 // the rest of a step.
 constexpr double kDrainSeconds = 2;
 constexpr double kShutdownSeconds = 1;  // of the server, once its sessions are closed
+
+// Workers of one host share its cores; each of several hosts has its own to itself.
+int ThreadsPerWorker(const ModelOptions& options, const WorkerGroupOptions& group) {
+  const auto num_workers = static_cast<int>(group.placement.world_size());
+  if (options.num_threads > 0 || !group.starts_processes || num_workers == 1) {
+    return options.num_threads;
+  }
+  return std::max(1, DefaultNumThreads() / num_workers);
+}
 
 v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
                           const worker::WorkerOptions& worker, const std::string& digest) {
@@ -62,6 +73,7 @@ v1::Configure ConfigureOf(const LoadedModel& model, const ModelOptions& options,
     configure.set_host_expert_bytes(static_cast<uint64_t>(options.host_expert_bytes));
   }
   configure.set_expert_profile(options.expert_profile);
+  configure.set_check_ranks(options.check_ranks);
   for (const int32_t id : worker.never_sampled) {
     configure.add_never_sampled(static_cast<uint32_t>(id));
   }
@@ -74,6 +86,8 @@ bool IsLocal(const std::string& address) {
   const auto parsed = ParseListenAddress(address);
   return parsed.ok() && coordinator::http::IsLoopback(parsed->host);
 }
+
+std::string LocalWorkerId(int place) { return fmt::format("local-{}", place); }
 
 // A folder that only this user may enter, for a socket.
 absl::StatusOr<std::string> MakePrivateFolder() {
@@ -154,11 +168,16 @@ absl::Status WorkerGroup::Impl::Listen(const std::string& listen_address) {
 void WorkerGroup::Impl::StartProcesses(const WorkerGroupOptions& options) {
   SupervisorOptions supervised;
   supervised.program = options.program;
-  for (int i = 0; i < options.num_processes; ++i) {
+  for (int i = 0; i < static_cast<int>(options.placement.world_size()); ++i) {
     SupervisedProcess process;
-    process.worker_id = fmt::format("local-{}", i);
+    process.worker_id = LocalWorkerId(i);
     process.prefix = fmt::format("worker {}: ", i);
     process.arguments = {"worker", "--coordinator", address, "--worker-id", process.worker_id};
+    // Where the user has no folder for it they divide the cores among themselves.
+    if (DefaultCoreClaimsFolder().empty() && !private_folder.empty()) {
+      process.arguments.insert(process.arguments.end(),
+                               {"--core-claims", private_folder + "/cores"});
+    }
     if (LogEnabled(LogLevel::kDebug)) process.arguments.push_back("--verbose");
     if (!LogEnabled(LogLevel::kInfo)) process.arguments.push_back("--quiet");
     supervised.processes.push_back(std::move(process));
@@ -184,20 +203,27 @@ absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Start(const LoadedMode
                                                                 const ModelOptions& model_options,
                                                                 const worker::WorkerOptions& worker,
                                                                 const WorkerGroupOptions& options) {
-  if (options.num_processes < 0 || options.num_processes > 1) {
-    return WithExitCode(
-        InvalidArgument("a group has one worker today, wanted: {}", options.num_processes),
-        ExitCode::kUsage);
-  }
   SWITCHYARD_ASSIGN_OR_RETURN(const std::string digest, model::ModelDigest(model.file));
   coordinator::ClusterOptions cluster_options;
   cluster_options.configure = ConfigureOf(model, model_options, worker, digest);
+  cluster_options.configure.set_num_threads(
+      static_cast<uint32_t>(ThreadsPerWorker(model_options, options)));
+  cluster_options.placement = options.placement;
+  cluster_options.replan = options.replan;
+  cluster_options.replan_seconds = options.replan_seconds;
   cluster_options.vocab_size = model.spec.vocab_size;
+  const auto num_workers = static_cast<int>(options.placement.world_size());
+  for (int i = 0; i < num_workers && options.starts_processes; ++i) {
+    cluster_options.worker_ids.push_back(LocalWorkerId(i));
+  }
   std::random_device random;
   cluster_options.lease_seed = (uint64_t{random()} << 32) | random();
 
   auto impl = std::make_unique<Impl>();
   impl->capacity = CapacityOf(worker);
+  if (options.placement.mode() == placement::v1::MODE_LAYER_SPLIT) {
+    impl->capacity.pipeline_depth = static_cast<int>(options.placement.world_size());
+  }
   impl->cluster = std::make_unique<coordinator::ClusterThread>(
       cluster_options, [raw = impl.get()](const std::string& worker_id, uint32_t pid) {
         std::lock_guard lock(raw->supervisor_mutex);
@@ -205,7 +231,7 @@ absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Start(const LoadedMode
       });
   impl->service = std::make_unique<coordinator::WorkerSessionService>(*impl->cluster);
   SWITCHYARD_RETURN_IF_ERROR(impl->Listen(options.listen_address));
-  if (options.num_processes > 0) impl->StartProcesses(options);
+  if (options.starts_processes) impl->StartProcesses(options);
   return std::unique_ptr<WorkerGroup>(new WorkerGroup(std::move(impl)));
 }
 
@@ -219,6 +245,10 @@ coordinator::ClusterStatus WorkerGroup::status() { return impl_->cluster->status
 
 int64_t WorkerGroup::num_restarts() const {
   return impl_->supervisor != nullptr ? impl_->supervisor->num_restarts() : 0;
+}
+
+int64_t WorkerGroup::num_restarts(int place) const {
+  return impl_->supervisor != nullptr ? impl_->supervisor->num_restarts(LocalWorkerId(place)) : 0;
 }
 
 }  // namespace switchyard::app

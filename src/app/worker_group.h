@@ -3,10 +3,13 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+
+#include "switchyard/placement/v1/placement.pb.h"
 
 #include "app/loaded_model.h"
 #include "app/model_options.h"
@@ -18,9 +21,13 @@
 namespace switchyard::app {
 
 struct WorkerGroupOptions {
-  // Processes that are started here: 0 = the group waits for a worker from outside.
-  // A group has one worker today.
-  int num_processes = 1;
+  // Who computes what; there are as many workers.
+  placement::v1::Placement placement;
+  // Whether they are started here; else the group waits for workers from outside.
+  bool starts_processes = true;
+  // See coordinator::ClusterOptions.
+  std::function<absl::StatusOr<placement::v1::Placement>(int num_workers)> replan;
+  double replan_seconds = 30;
   // "host:port" where workers from outside register; port 0 = any that is free. Empty: a socket
   // that only processes of this user reach.
   std::string listen_address;
@@ -47,7 +54,9 @@ class WorkerGroup {
   // Where workers register: "127.0.0.1:7070" or "unix:/path".
   const std::string& address() const;
   coordinator::ClusterStatus status();
+  // Of all processes that were started here, and of the one in this place.
   int64_t num_restarts() const;
+  int64_t num_restarts(int place) const;
 
  private:
   struct Impl;

@@ -409,7 +409,7 @@ std::vector<v1::StreamGenerateResponse> EventConverter::Convert(const Generation
     v1::Started& started = *out.emplace_back().mutable_started();
     started.set_request_id(request_id_);
     started.set_model(model_.name);
-    started.set_plan_id(model_.plan_id);
+    started.set_plan_id(model_.plan().id);
     started.set_prompt_tokens(static_cast<uint32_t>(event.usage.prompt_tokens));
     started.set_cached_tokens(static_cast<uint32_t>(event.usage.cached_tokens));
     started.set_queue_ms(event.timings.queue_seconds * 1e3);
@@ -495,8 +495,8 @@ v1::Model ToProto(const ServedModel& model) {
   out.set_trained_context_tokens(static_cast<uint64_t>(model.spec.context_length));
   out.set_file_bytes(static_cast<uint64_t>(model.file_bytes));
   out.set_digest(model.digest);
-  out.set_mode(model.mode);
-  out.set_plan_id(model.plan_id);
+  out.set_mode(model.plan().mode);
+  out.set_plan_id(model.plan().id);
   out.set_has_own_chat_template(!model.chat_template.is_builtin());
   out.set_supports_tools(model.chat_template.Reads("tools"));
   out.set_supports_thinking(model.chat_template.Reads("enable_thinking"));

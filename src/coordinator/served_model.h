@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "model/chat_template.h"
@@ -9,6 +10,12 @@
 #include "model/tokenizer.h"
 
 namespace switchyard::coordinator {
+
+// How the model is divided over workers.
+struct ServedPlan {
+  std::string mode;  // "single", "layer_split", ...
+  std::string id;    // the same for the same division
+};
 
 // Plain references: whoever makes it keeps what they lead to alive.
 struct ServedModel {
@@ -22,7 +29,11 @@ struct ServedModel {
   std::string digest;       // of the file's header and size, hexadecimal
   std::string path_name;    // file name without its folders
   std::string mode = "single";
-  std::string plan_id;
+  std::string plan_id{};
+  // The division at this moment, where it can be another one; called from any thread.
+  std::function<ServedPlan()> present_plan{};
+
+  ServedPlan plan() const { return present_plan ? present_plan() : ServedPlan{mode, plan_id}; }
 };
 
 }  // namespace switchyard::coordinator

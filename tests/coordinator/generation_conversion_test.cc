@@ -54,6 +54,14 @@ class GenerationConversionTest : public ::testing::Test {
   v1::ChatPrompt chat_;
 };
 
+TEST_F(GenerationConversionTest, TellsTheDivisionOfTheMoment) {
+  ServedModel model = model_;
+  EXPECT_EQ(ToProto(model).mode(), "single");
+  model.present_plan = [] { return ServedPlan{.mode = "layer_split", .id = "layer_split-2-4"}; };
+  EXPECT_EQ(ToProto(model).mode(), "layer_split");
+  EXPECT_EQ(ToProto(model).plan_id(), "layer_split-2-4");
+}
+
 TEST_F(GenerationConversionTest, ConversationsReachTheTemplateWhole) {
   AddMessage("user", "hi");
   v1::ChatMessage& answer = AddMessage("assistant", "");

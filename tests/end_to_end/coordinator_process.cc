@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   using switchyard::testing::GroupHarness;
   if (argc != 3) return 2;
   const auto model = switchyard::testing::OpenTestModel(argv[1]);
-  GroupHarness harness(*model, {.num_processes = 0, .listen_address = argv[2]});
+  GroupHarness harness(*model, {.listen_address = argv[2]});
   std::printf("address %s\n", harness.group().address().c_str());
   std::fflush(stdout);
   const auto generated = harness.Wait(harness.Start(switchyard::testing::TestRequest(*model, 0)));

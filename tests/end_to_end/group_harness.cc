@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "app/engine_setup.h"
+#include "app/placement_options.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/prompt.h"
@@ -87,11 +88,24 @@ std::vector<Generated> UndisturbedTexts(const app::LoadedModel& model, int count
 
 GroupHarness::GroupHarness(const app::LoadedModel& model, const Options& options) {
   app::WorkerGroupOptions group_options;
-  group_options.num_processes = options.num_processes;
+  app::ModelOptions model_options = TestOptions(model);
+  model_options.mode = options.mode;
+  model_options.partition = options.partition;
+  model_options.dense = options.dense;
+  auto placement = app::PlacementFor(model.spec, model_options, options.num_workers);
+  SWITCHYARD_CHECK(placement.ok());
+  group_options.placement = *placement;
+  group_options.starts_processes = options.listen_address.empty();
+  if (options.replan_seconds > 0) {
+    group_options.replan_seconds = options.replan_seconds;
+    group_options.replan = [&model, model_options](int num_workers) {
+      return app::PlacementFor(model.spec, model_options, num_workers);
+    };
+  }
   group_options.listen_address = options.listen_address;
   group_options.program = SWITCHYARD_BINARY;
   const worker::WorkerOptions worker = WorkerOptionsOf(model);
-  auto group = app::WorkerGroup::Start(model, TestOptions(model), worker, group_options);
+  auto group = app::WorkerGroup::Start(model, model_options, worker, group_options);
   SWITCHYARD_CHECK(group.ok());
   group_ = *std::move(group);
   coordinator::EngineOptions engine_options;
@@ -109,10 +123,12 @@ GroupHarness::GroupHarness(const app::LoadedModel& model, const Options& options
 
 GroupHarness::~GroupHarness() = default;
 
-pid_t GroupHarness::worker_pid() { return static_cast<pid_t>(group_->status().members[0].pid); }
+pid_t GroupHarness::worker_pid(size_t place) {
+  return static_cast<pid_t>(group_->status().members[place].pid);
+}
 
-switchyard::worker::v1::WorkerState GroupHarness::worker_state() {
-  return group_->status().members[0].state;
+switchyard::worker::v1::WorkerState GroupHarness::worker_state(size_t place) {
+  return group_->status().members[place].state;
 }
 
 double GroupHarness::TimeOfState(EngineState state, int count) {

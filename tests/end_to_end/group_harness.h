@@ -36,8 +36,12 @@ std::vector<Generated> UndisturbedTexts(const app::LoadedModel& model, int count
 class GroupHarness {
  public:
   struct Options {
-    int num_processes = 1;
-    std::string listen_address{};
+    int num_workers = 1;
+    std::string mode{};  // and how it divides the model, as the flags do
+    std::string partition{};
+    std::string dense{};
+    std::string listen_address{};  // empty: starts the workers, else they come from outside
+    double replan_seconds = 0;     // 0 = never
     coordinator::OnWorkerLoss on_worker_loss = coordinator::OnWorkerLoss::kReplay;
   };
   GroupHarness(const app::LoadedModel& model, const Options& options);
@@ -45,9 +49,9 @@ class GroupHarness {
 
   app::WorkerGroup& group() { return *group_; }
   coordinator::Engine& engine() { return *engine_; }
-  // Of the worker in the group, or of the last one; 0 = there was none yet.
-  pid_t worker_pid();
-  switchyard::worker::v1::WorkerState worker_state();
+  // Of the worker in this place, or of the last one; 0 = there was none yet.
+  pid_t worker_pid(size_t place = 0);
+  switchyard::worker::v1::WorkerState worker_state(size_t place = 0);
 
   // Waits until the engine is in this state for the `count`-th time; false after 60 s.
   bool WaitForState(coordinator::EngineState state, int count = 1);

@@ -251,7 +251,7 @@ TEST_F(WorkerProcessesTest, StoppedForEverIsKilledAndStartedAgain) {
 }
 
 TEST_F(WorkerProcessesTest, FencedWorkerFromOutsideComesBackWithItsWeights) {
-  GroupHarness harness(Model(), {.num_processes = 0, .listen_address = "127.0.0.1:0"});
+  GroupHarness harness(Model(), {.listen_address = "127.0.0.1:0"});
   BackgroundProcess worker(WorkerArguments(harness));
   ASSERT_TRUE(harness.WaitForState(EngineState::kServing));
   const uint64_t epoch = harness.group().status().epoch;
@@ -333,7 +333,7 @@ TEST_F(WorkerProcessesTest, WorkerThatWaitsForACoordinatorEndsOnSigterm) {
 // ---- leaving and refusals -----------------------------------------------------------------------
 
 TEST_F(WorkerProcessesTest, SigtermUnderLoadLetsRunningTextsEnd) {
-  GroupHarness harness(Model(), {.num_processes = 0, .listen_address = "127.0.0.1:0"});
+  GroupHarness harness(Model(), {.listen_address = "127.0.0.1:0"});
   auto worker = std::make_unique<BackgroundProcess>(WorkerArguments(harness));
   ASSERT_TRUE(harness.WaitForState(EngineState::kServing));
   bool is_told = false;
@@ -353,7 +353,7 @@ TEST_F(WorkerProcessesTest, SigtermUnderLoadLetsRunningTextsEnd) {
 }
 
 TEST_F(WorkerProcessesTest, WorkerWithAnotherModelFileIsRefused) {
-  GroupHarness harness(Model(), {.num_processes = 0, .listen_address = "127.0.0.1:0"});
+  GroupHarness harness(Model(), {.listen_address = "127.0.0.1:0"});
   std::vector<std::string> arguments = WorkerArguments(harness);
   arguments.push_back(SWITCHYARD_TEST_DATA "/qwen4exp/base.gguf");
   arguments.push_back("-q");
@@ -394,7 +394,7 @@ TEST_F(WorkerProcessesTest, WorkerMayBringTheSameModelUnderAnotherName) {
   const std::string copy = ::testing::TempDir() + "/copy_of_demo.gguf";
   std::remove(copy.c_str());
   ASSERT_EQ(symlink(SWITCHYARD_DEMO_MODEL, copy.c_str()), 0);
-  GroupHarness harness(Model(), {.num_processes = 0, .listen_address = "127.0.0.1:0"});
+  GroupHarness harness(Model(), {.listen_address = "127.0.0.1:0"});
   std::vector<std::string> arguments = WorkerArguments(harness);
   arguments.push_back(copy);
   BackgroundProcess worker(arguments);

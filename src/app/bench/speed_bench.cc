@@ -13,6 +13,7 @@
 #include "app/engine_setup.h"
 #include "app/exit_code.h"
 #include "app/loaded_model.h"
+#include "app/placement_options.h"
 #include "app/step_driver.h"
 #include "app/terminal.h"
 #include "app/version.h"
@@ -21,6 +22,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "model/model_summary.h"
+#include "placement/placement.h"
 
 namespace switchyard::app {
 namespace {
@@ -101,20 +103,29 @@ absl::Status RunThreads(const LoadedModel& model, ModelOptions options,
   options.context = longest;
   SWITCHYARD_ASSIGN_OR_RETURN(const worker::WorkerOptions worker_options,
                               MakeWorkerOptions(model, options));
-  SWITCHYARD_ASSIGN_OR_RETURN(auto worker, LoadWorker(model, options, worker_options));
+  SWITCHYARD_ASSIGN_OR_RETURN(auto worker, StartWorker(model, options, worker_options));
+  std::string group_text;
+  if (options.num_workers > 0) {
+    SWITCHYARD_ASSIGN_OR_RETURN(const auto placement,
+                                PlacementFor(model.spec, options, options.num_workers));
+    group_text = fmt::format("{} ({})", options.device, placement::Describe(placement));
+  }
   StepDriver driver(std::move(worker), worker_options);
   for (const BenchCase& test : cases) {
     BenchRow row;
     row.test = test;
     row.num_threads = options.num_threads > 0 ? options.num_threads : DefaultNumThreads();
-    row.device = driver.worker().backend().Describe();
+    row.device = driver.is_local() ? driver.worker().backend().Describe() : group_text;
     // One repetition to warm up: caches, pages of the weights, clocks.
     for (int r = 0; r <= repetitions; ++r) {
-      const int64_t barriers = driver.worker().backend().num_barriers();
+      const auto num_barriers = [&] {
+        return driver.is_local() ? driver.worker().backend().num_barriers() : 0;
+      };
+      const int64_t barriers = num_barriers();
       SWITCHYARD_ASSIGN_OR_RETURN(const double rate, RunCase(driver, test, options.chunk_tokens,
                                                              model.tokenizer.vocab_size()));
       if (r > 0) row.samples_per_second.push_back(rate);
-      row.barriers = driver.worker().backend().num_barriers() - barriers;
+      row.barriers = num_barriers() - barriers;
     }
     rows.push_back(std::move(row));
   }

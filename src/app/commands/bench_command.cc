@@ -22,6 +22,7 @@ void AddSpeedFlags(CLI::App& command, SpeedBenchOptions& options) {
   add_list("-d,--n-depth", options.depth, 0, "Tokens in front, not timed; a list")
       ->default_str("0");
   AddDeviceOptions(command, options.model);
+  AddGroupOptions(command, options.model);
   command.remove_option(command.get_option("--threads"));
   add_list("-t,--threads", options.threads, 1, "Threads; a list makes a sweep")
       ->envname("SWITCHYARD_THREADS");

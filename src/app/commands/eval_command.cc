@@ -122,15 +122,17 @@ absl::Status Evaluate(const EvalOptions& options) {
                                         num_tokens, worker_options.max_context),
                         ExitCode::kUsage);
   }
-  // The logits of all rows of a step are held at once: keep them within a few hundred megabytes.
+  // The logits of all rows of a step are held at once: keep them within a few hundred megabytes, or
+  // within a message where they come from another process.
+  const int64_t most_logits = int64_t{options.model.num_workers > 0 ? 8 : 64} << 20;
   EvalOptions bounded = options;
   const int64_t most_rows =
-      std::max<int64_t>(kernels::kPageTokens, (int64_t{64} << 20) / model->spec.vocab_size /
+      std::max<int64_t>(kernels::kPageTokens, most_logits / model->spec.vocab_size /
                                                   kernels::kPageTokens * kernels::kPageTokens);
   bounded.model.chunk_tokens =
       static_cast<int>(std::min<int64_t>(options.model.chunk_tokens, most_rows));
   worker_options.max_step_rows = bounded.model.chunk_tokens;
-  SWITCHYARD_ASSIGN_OR_RETURN(auto worker, LoadWorker(*model, options.model, worker_options));
+  SWITCHYARD_ASSIGN_OR_RETURN(auto worker, StartWorker(*model, options.model, worker_options));
   StepDriver driver(std::move(worker), worker_options);
   if (!options.perplexity_path.empty()) {
     return PrintPerplexity(driver, bounded, worker_options.max_context, ids);
@@ -145,6 +147,7 @@ void AddEvalCommand(CLI::App& app, CommandBody& body) {
       app.add_subcommand("eval", "Write the logits of every position, or measure perplexity");
   auto options = std::make_shared<EvalOptions>();
   AddModelOptions(*command, options->model);
+  AddGroupOptions(*command, options->model);
   CLI::Option* tokens = command->add_option("--tokens", options->tokens_path,
                                             "File of token ids, decimal, separated by spaces");
   CLI::Option* logits =

@@ -299,6 +299,7 @@ void AddRunCommand(CLI::App& app, CommandBody& body) {
   // A chat finds its earlier turns again.
   options->model.prefix_cache_bytes = int64_t{1} << 30;
   AddModelOptions(*command, options->model);
+  AddGroupOptions(*command, options->model);
   CLI::Option* prompt =
       command->add_option("-p,--prompt", options->prompt, "Prompt; without it, a chat");
   command

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "placement/placement.h"
 
 namespace switchyard::app {
 namespace {
@@ -145,13 +146,10 @@ void AddCapacityOptions(CLI::App& command, ServeOptions& options) {
 }
 
 void AddWorkerOptions(CLI::App& command, ServeOptions& options) {
-  CLI::Option* workers =
-      command.add_option("--workers", options.serving.num_workers,
-                         "Worker processes to start and supervise (default: none, all in one)");
-  workers->check(CLI::Range(1, 1));
+  CLI::Option* const workers = AddGroupOptions(command, options.serving.model);
   CLI::Option* expect = command.add_option("--expect-workers", options.expect_workers,
                                            "Worker processes that join from outside");
-  expect->check(CLI::Range(1, 1))->excludes(workers);
+  expect->check(CLI::Range(1, placement::kMaxWorldSize))->excludes(workers);
   AddAddress(command, "--worker-listen", options.serving.worker_listen,
              "Where workers from outside join; port 0 = any")
       ->needs(expect);
@@ -160,6 +158,11 @@ void AddWorkerOptions(CLI::App& command, ServeOptions& options) {
                   "What becomes of running requests when a worker is lost")
       ->check(CLI::IsMember({"replay", "fail"}))
       ->capture_default_str();
+  command
+      .add_option("--degrade-after", options.serving.degrade_seconds,
+                  "Seconds without a worker after which the others go on without it, until it is\n"
+                  "back (default: they wait)")
+      ->check(CLI::Range(0.1, 86400.0));
 }
 
 }  // namespace
@@ -177,10 +180,13 @@ void AddServeCommand(CLI::App& app, CommandBody& body) {
       "Prints its addresses, and a line `ready: ...` once the model is loaded.\n"
       "Examples:\n  switchyard serve model.gguf\n"
       "  switchyard serve model.gguf --http 0.0.0.0:8080 --api-key-file keys --slots 8\n"
-      "  switchyard serve model.gguf --workers 1 --on-worker-loss replay");
+      "  switchyard serve model.gguf --workers 2 --mode tensor_expert_parallel --threads 8\n"
+      "  switchyard serve model.gguf --expect-workers 2 --worker-listen 0.0.0.0:7070 \\\n"
+      "      --insecure-no-auth");
   command->callback([&body, options] {
     ServingOptions& serving = options->serving;
     serving.expects_outside_workers = options->expect_workers > 0;
+    if (serving.expects_outside_workers) serving.model.num_workers = options->expect_workers;
     serving.on_worker_loss = options->on_worker_loss == "fail" ? coordinator::OnWorkerLoss::kFail
                                                                : coordinator::OnWorkerLoss::kReplay;
     for (const std::string& name : options->metrics_compat) {

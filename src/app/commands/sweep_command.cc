@@ -230,6 +230,7 @@ void AddSweepCommand(CLI::App& app, CommandBody& body) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   AddDeviceOptions(*command, options->model);
+  AddGroupOptions(*command, options->model);
   AddOutputOption(*command, options->output, {"md", "json", "csv"});
   command->footer(
       "Cold prompts are computed in full; a hit continues from a stored prefix of the same\n"

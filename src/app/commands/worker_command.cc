@@ -1,9 +1,13 @@
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <fmt/format.h>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <unistd.h>
@@ -23,6 +27,7 @@
 #include "base/status_macros.h"
 #include "coordinator/http/http_server.h"
 #include "kernels/cpu/cpu_features.h"
+#include "placement/placement.h"
 #include "worker/command_executor.h"
 #include "worker/worker_service.h"
 #include "worker/worker_session.h"
@@ -38,6 +43,8 @@ struct WorkerCommandOptions {
   std::string service_address;  // empty = no service
   bool allows_no_auth = false;  // the service may be asked by other machines
   double retry_seconds = 60;
+  std::optional<uint32_t> wanted_rank;
+  std::string link_faults;
   ModelOptions model;  // path may be empty, also device and level: the coordinator says
 };
 
@@ -53,6 +60,19 @@ std::string BootId() {
   return id;
 }
 
+// The number that a launcher gives its processes, as Slurm, Open MPI and LeaderWorkerSet do.
+std::optional<uint32_t> RankFromLauncher() {
+  for (const char* name : {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LWS_WORKER_INDEX"}) {
+    const char* const text = std::getenv(name);
+    if (text == nullptr) continue;
+    uint32_t rank = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [last, error] = std::from_chars(text, end, rank);
+    if (error == std::errc() && last == end) return rank;
+  }
+  return std::nullopt;
+}
+
 v1::RegisterWorkerRequest RegistrationOf(const WorkerCommandOptions& options) {
   v1::RegisterWorkerRequest request;
   request.set_host(HostName());
@@ -61,6 +81,8 @@ v1::RegisterWorkerRequest RegistrationOf(const WorkerCommandOptions& options) {
   request.set_incarnation((uint64_t{random()} << 32) | random() | 1);  // 0 means none
   request.set_pid(static_cast<uint32_t>(getpid()));
   request.set_boot_id(BootId());
+  const auto rank = options.wanted_rank ? options.wanted_rank : RankFromLauncher();
+  if (rank) request.set_wanted_rank(*rank);
   request.mutable_build()->set_version(std::string(Version()));
   request.mutable_build()->set_build_type(BuildDescription());
   v1::CpuInfo& cpu = *request.mutable_cpu();
@@ -152,6 +174,12 @@ absl::Status RunWorker(const WorkerCommandOptions& options) {
   executor_options.make_backend = [&options](const v1::Configure& configure) {
     return BackendFor(options.model, configure);
   };
+  executor_options.num_threads = [&options](const v1::Configure& configure) {
+    return options.model.num_threads > 0 ? options.model.num_threads
+           : configure.num_threads() > 0 ? static_cast<int>(configure.num_threads())
+                                         : DefaultNumThreads();
+  };
+  executor_options.link_faults = options.link_faults;
   auto executor = worker::CommandExecutor::Create(options.model.path, executor_options);
   if (!executor.ok()) return WithExitCode(executor.status(), ExitCode::kModelRejected);
 
@@ -215,6 +243,20 @@ void AddWorkerCommand(CLI::App& app, CommandBody& body) {
                    "Seconds without a coordinator after which the worker ends")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  command
+      ->add_option("--rank", options->wanted_rank,
+                   "Rank to ask for (default: the number that Slurm, Open MPI or LeaderWorkerSet\n"
+                   "gives, or any that is free)")
+      ->type_name("RANK")
+      ->check(CLI::Range(0, placement::kMaxWorldSize - 1));
+  command
+      ->add_option("--core-claims", options->model.core_claims_folder,
+                   "Folder where the workers of a host lock their cores (default: the user's)")
+      ->type_name("FOLDER");
+  command
+      ->add_option("--link-faults", options->link_faults,
+                   "Faults of the links to other workers, for experiments: 0->1 delay=300us")
+      ->envname("SWITCHYARD_LINK_FAULTS");
   options->model.device.clear();
   AddBackendOptions(*command, options->model);
   command->footer(

@@ -91,6 +91,7 @@ Json TimingsJson(const ServedModel& model, const GenerationEvent& last) {
   const double prompt_ms = 1000 * timings.prefill_seconds;
   const double decode_ms = 1000 * timings.decode_seconds;
   const int decoded = std::max(predicted - 1, 0);  // the first token comes with the prompt
+  const ServedPlan plan = model.plan();
   Json json = {{"cache_n", last.usage.cached_tokens},
                {"prompt_n", evaluated},
                {"prompt_ms", prompt_ms},
@@ -102,8 +103,8 @@ Json TimingsJson(const ServedModel& model, const GenerationEvent& last) {
                {"predicted_per_second", PerUnit(1000.0 * decoded, decode_ms)},
                {"queue_ms", 1000 * timings.queue_seconds},
                {"ttft_ms", 1000 * timings.ttft_seconds},
-               {"mode", model.mode},
-               {"plan_id", model.plan_id},
+               {"mode", plan.mode},
+               {"plan_id", plan.id},
                {"replayed", last.replayed},
                {"steps", last.costs.num_steps},
                {"stages", StagesJson(last.costs.stages, last.costs.unattributed_seconds())},

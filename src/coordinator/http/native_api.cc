@@ -174,8 +174,8 @@ void NativeApi::Props(ApiCall call) const {
            {"supports_thinking", chat_template.Reads("enable_thinking")},
            {"bos_token", SpecialToken(model.tokenizer, model.tokenizer.bos_token_id())},
            {"eos_token", SpecialToken(model.tokenizer, model.tokenizer.eos_token_id())},
-           {"mode", model.mode},
-           {"plan_id", model.plan_id},
+           {"mode", model.plan().mode},
+           {"plan_id", model.plan().id},
            {"digest", model.digest},
            {"build_info", context_.version},
            {"status", StateText(context_.gate.state())}});

@@ -160,8 +160,8 @@ Json OpenAiApi::ModelJson() const {
             {"trained_context_tokens", spec.context_length},
             {"file_bytes", model.file_bytes},
             {"digest", model.digest},
-            {"mode", model.mode},
-            {"plan_id", model.plan_id},
+            {"mode", model.plan().mode},
+            {"plan_id", model.plan().id},
             // As clients of llama-server look for them.
             {"n_ctx", model.max_context},
             {"n_vocab", model.tokenizer.vocab_size()}}}};
