@@ -100,21 +100,30 @@ std::vector<int> CutsByBytes(const std::vector<int64_t>& layer_bytes, int64_t he
 
 // ---- divided experts --------------------------------------------------------------------------
 
-absl::Status CheckUnits(const model::TensorRef tensor, const model::ColumnShards& shards,
-                        int world_size) {
+// What works in spite of a matrix that has too few units.
+enum class Instead {
+  kWholeExperts,    // the same mode with whole experts
+  kDividesExperts,  // expert parallel with whole experts
+};
+
+absl::Status CheckUnits(const model::ModelSpec& spec, const model::TensorRef tensor,
+                        const model::ColumnShards& shards, int world_size, Instead instead) {
   if (tensor == nullptr || shards.num_units() >= world_size) return absl::OkStatus();
+  const int64_t most = shards.num_units();
   return InvalidArgument(
       "tensor cannot be cut for {} workers: {}, {} columns in blocks of {} of type {} give {} "
-      "slices; at most {} workers",
+      "slice{}; at most {} worker{}, or up to {} with {}whole experts",
       world_size, tensor->name, tensor->row_elements(), Traits(tensor->dtype).block_length,
-      Traits(tensor->dtype).name, shards.num_units(), shards.num_units());
+      Traits(tensor->dtype).name, most, most == 1 ? "" : "s", most, most == 1 ? "" : "s",
+      spec.moe.num_experts, instead == Instead::kDividesExperts ? "expert_parallel and " : "");
 }
 
-absl::Status CheckSlices(const model::ModelSpec& spec, int world_size) {
+absl::Status CheckSlices(const model::ModelSpec& spec, int world_size, Instead instead) {
   for (const model::LayerSpec& layer : spec.layers) {
-    SWITCHYARD_RETURN_IF_ERROR(CheckUnits(layer.moe.down, layer.down_shards, world_size));
     SWITCHYARD_RETURN_IF_ERROR(
-        CheckUnits(layer.moe.shared_down, layer.shared_down_shards, world_size));
+        CheckUnits(spec, layer.moe.down, layer.down_shards, world_size, instead));
+    SWITCHYARD_RETURN_IF_ERROR(
+        CheckUnits(spec, layer.moe.shared_down, layer.shared_down_shards, world_size, instead));
   }
   return absl::OkStatus();
 }
@@ -124,7 +133,8 @@ absl::Status CheckHeads(const model::ModelSpec& spec, int world_size) {
     const model::TensorRef output = layer.kind == model::LayerKind::kAttention
                                         ? layer.attention.output
                                         : layer.delta_net.output;
-    SWITCHYARD_RETURN_IF_ERROR(CheckUnits(output, layer.output_shards, world_size));
+    SWITCHYARD_RETURN_IF_ERROR(
+        CheckUnits(spec, output, layer.output_shards, world_size, Instead::kDividesExperts));
   }
   return absl::OkStatus();
 }
@@ -306,14 +316,14 @@ absl::Status CheckPlacement(const model::ModelSpec& spec, const v1::Placement& p
             "tensor_expert_parallel divides every expert: partition, got: whole, wanted: sliced");
       }
       SWITCHYARD_RETURN_IF_ERROR(CheckHeads(spec, world_size));
-      return CheckSlices(spec, world_size);
+      return CheckSlices(spec, world_size, Instead::kDividesExperts);
     case v1::MODE_EXPERT_PARALLEL:
       if (placement.dense() != v1::DENSE_PART_REPLICATED &&
           placement.dense() != v1::DENSE_PART_OWNER) {
         return InvalidArgument("dense part must be replicated or owner: dense, got: {}",
                                static_cast<int>(placement.dense()));
       }
-      if (!is_whole) return CheckSlices(spec, world_size);
+      if (!is_whole) return CheckSlices(spec, world_size, Instead::kWholeExperts);
       if (world_size > spec.moe.num_experts) {
         return InvalidArgument("more workers than experts: {}, experts: {}; at most {} workers",
                                world_size, spec.moe.num_experts, spec.moe.num_experts);
