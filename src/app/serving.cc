@@ -13,6 +13,7 @@
 #include "app/exit_code.h"
 #include "app/loading_worker.h"
 #include "app/placement_options.h"
+#include "app/plan/planned_options.h"
 #include "app/version.h"
 #include "app/worker_group.h"
 #include "base/log.h"
@@ -116,6 +117,10 @@ class Serving::Impl {
       keys_ = *std::move(keys);
     }
     SWITCHYARD_ASSIGN_OR_RETURN(worker_options_, MakeWorkerOptions(*model_, options_.model));
+    if (!options_.plan_goal.empty()) {
+      SWITCHYARD_RETURN_IF_ERROR(ApplyPlan(model_->spec, options_.plan_goal, options_.plan_profile,
+                                           worker_options_.max_context, options_.model));
+    }
     SWITCHYARD_ASSIGN_OR_RETURN(placement_, PlacementFor(model_->spec, options_.model,
                                                          std::max(1, options_.model.num_workers)));
     present_placement_ = placement_;
@@ -333,7 +338,7 @@ class Serving::Impl {
     return absl::OkStatus();
   }
 
-  const ServingOptions options_;
+  ServingOptions options_;  // the planner may change some
   const std::unique_ptr<LoadedModel> model_;
   const std::function<void()> on_change_;
   worker::WorkerOptions worker_options_;

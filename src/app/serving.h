@@ -28,6 +28,8 @@ struct ServingOptions {
   int max_waiting = 256;
   int64_t stream_buffer_bytes = int64_t{1} << 20;
   coordinator::OnWorkerLoss on_worker_loss = coordinator::OnWorkerLoss::kReplay;
+  std::string plan_goal;     // the planner chooses workers and mode; empty = the model's options
+  std::string plan_profile;  // of the machine; empty = what `switchyard probe` has stored
   bool expects_outside_workers = false;  // instead of starting model.num_workers
   // Without a worker, until the others go on without it; 0 = they wait.
   double degrade_seconds = 0;

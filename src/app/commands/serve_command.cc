@@ -150,6 +150,21 @@ void AddWorkerOptions(CLI::App& command, ServeOptions& options) {
   CLI::Option* expect = command.add_option("--expect-workers", options.expect_workers,
                                            "Worker processes that join from outside");
   expect->check(CLI::Range(1, placement::kMaxWorldSize))->excludes(workers);
+  CLI::Option* const goal =
+      command
+          .add_option("--profile-goal", options.serving.plan_goal,
+                      "Let the planner choose workers, mode and threads for this goal, from what\n"
+                      "switchyard probe has measured")
+          ->check(CLI::IsMember({"latency", "context", "throughput"}))
+          ->excludes(workers)
+          ->excludes(expect);
+  for (const char* flag : {"--mode", "--partition", "--dense", "--layer-split"}) {
+    goal->excludes(command.get_option(flag));
+  }
+  command
+      .add_option("--profile", options.serving.plan_profile,
+                  "Profile of the machine (default: what switchyard probe stored)")
+      ->needs(goal);
   AddAddress(command, "--worker-listen", options.serving.worker_listen,
              "Where workers from outside join; port 0 = any")
       ->needs(expect);
@@ -181,6 +196,7 @@ void AddServeCommand(CLI::App& app, CommandBody& body) {
       "Examples:\n  switchyard serve model.gguf\n"
       "  switchyard serve model.gguf --http 0.0.0.0:8080 --api-key-file keys --slots 8\n"
       "  switchyard serve model.gguf --workers 2 --mode tensor_expert_parallel --threads 8\n"
+      "  switchyard probe && switchyard serve model.gguf --profile-goal throughput\n"
       "  switchyard serve model.gguf --expect-workers 2 --worker-listen 0.0.0.0:7070 \\\n"
       "      --insecure-no-auth");
   command->callback([&body, options] {
