@@ -22,6 +22,7 @@ void AddBenchCommand(CLI::App& app, CommandBody& body);
 void AddServeCommand(CLI::App& app, CommandBody& body);
 void AddBenchServeCommand(CLI::App& app, CommandBody& body);
 void AddSweepCommand(CLI::App& app, CommandBody& body);
+void AddExperimentCommand(CLI::App& app, CommandBody& body);
 void AddReportCommand(CLI::App& app, CommandBody& body);
 void AddDoctorCommand(CLI::App& app, CommandBody& body);
 void AddResidencyCommand(CLI::App& app, CommandBody& body);

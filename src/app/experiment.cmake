@@ -1,6 +1,11 @@
 # Commands experiment and report. What reads and explains results needs no engine.
 list(APPEND app_sources
-  commands/report_command.cc)
+  commands/experiment_command.cc
+  commands/report_command.cc
+  experiment/answer_client.cc
+  experiment/child_process.cc
+  experiment/experiment_run.cc
+  experiment/result_text.cc)
 add_library(switchyard_experiment STATIC
   experiment/combinations.cc
   experiment/diagnosis.cc

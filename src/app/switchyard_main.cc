@@ -62,6 +62,7 @@ int Main(int argc, char** argv) {
   AddBenchCommand(app, body);
   AddBenchServeCommand(app, body);
   AddSweepCommand(app, body);
+  AddExperimentCommand(app, body);
   AddReportCommand(app, body);
   AddDoctorCommand(app, body);
   AddResidencyCommand(app, body);

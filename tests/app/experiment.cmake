@@ -8,3 +8,7 @@ endforeach()
 find_package(ZLIB REQUIRED)
 target_sources(report_browser_test PRIVATE experiment/png_pixels.cc)
 target_link_libraries(report_browser_test PRIVATE switchyard_process ZLIB::ZLIB)
+
+switchyard_test(experiment_files_test experiment/experiment_files_test.cc LABELS cpu
+  DEPS switchyard::app)
+target_include_directories(experiment_files_test PRIVATE ${PROJECT_SOURCE_DIR}/tests)
