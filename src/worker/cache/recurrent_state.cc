@@ -56,8 +56,7 @@ int64_t CommittedStateBytes(const model::ModelSpec& spec) {
 
 absl::StatusOr<RecurrentState> RecurrentState::Create(kernels::Backend& backend,
                                                       const model::ModelSpec& spec,
-                                                      const ModelWeights& weights,
-                                                      int num_slots) {
+                                                      const ModelWeights& weights, int num_slots) {
   const std::vector<LayerWeights>& layers = weights.layers;
   RecurrentState state;
   state.layers_.resize(layers.size());
