@@ -7,9 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "app/engine_setup.h"
-#include "app/loaded_model.h"
-#include "app/step_driver.h"
 #include "app/synth/random_source.h"
 #include "app/synth/router_skew.h"
 #include "app/synth_test_models.h"
@@ -106,68 +103,6 @@ TEST(RouterSkewTest, OnlyEmbeddingAndRoutersChange) {
     EXPECT_EQ(same, !is_changed) << tensor.name;
   }
 }
-
-// Uses of each layer's experts on random tokens, most used first, [layers][experts].
-std::vector<std::vector<double>> MeasureUses(const SynthOptions& options, int num_tokens) {
-  ModelOptions run;
-  run.path = WriteTestModel(options, "measured.gguf");
-  run.num_threads = 1;
-  run.context = 512;
-  const auto model = OpenModel(run.path);
-  EXPECT_TRUE(model.ok()) << model.status();
-  const auto worker_options = MakeWorkerOptions(**model, run);
-  auto worker = LoadWorker(**model, run, *worker_options);
-  EXPECT_TRUE(worker.ok()) << worker.status();
-  StepDriver driver(*std::move(worker), *worker_options);
-  RandomSource random(5, "tokens");
-  for (int done = 0; done < num_tokens; done += 500) {
-    std::vector<int32_t> tokens;
-    for (int i = 0; i < 500; ++i) {
-      tokens.push_back(static_cast<int32_t>(
-          random.Next() % static_cast<uint64_t>((*model)->tokenizer.vocab_size())));
-    }
-    driver.Reset();
-    // All rows are wanted, or the last layer would compute one of them only.
-    EXPECT_TRUE(driver.Prefill(tokens, 500, false, [](auto) { return absl::OkStatus(); }).ok());
-  }
-  const worker::ResidencySnapshot now = driver.worker().residency();
-  std::vector<std::vector<double>> uses;
-  for (int l = 0; l < now.num_layers; ++l) {
-    const auto begin = now.uses.begin() + l * now.num_experts;
-    uses.emplace_back(begin, begin + now.num_experts);
-    std::sort(uses.back().rbegin(), uses.back().rend());
-  }
-  return uses;
-}
-
-// Slope of the logarithm of uses over that of the rank, between two ranks, of all layers together.
-double ExponentOf(const std::vector<std::vector<double>>& uses, size_t from, size_t to) {
-  double at_from = 0, at_to = 0;
-  for (const auto& layer : uses) {
-    at_from += layer[from];
-    at_to += layer[to];
-  }
-  return std::log(at_from / at_to) /
-         std::log(static_cast<double>(to + 1) / static_cast<double>(from + 1));
-}
-
-class MeasuredSkewTest : public ::testing::TestWithParam<double> {};
-
-TEST_P(MeasuredSkewTest, PopularityOfRandomTokensHasAboutTheExponent) {
-  SynthOptions options;
-  options.hidden_size = 256;
-  options.num_experts = 64;
-  options.top_k = 6;
-  const int kTokens = 3000;
-  options.router_skew = GetParam();
-  const double skewed = ExponentOf(MeasureUses(options, kTokens), 9, 47);
-  // The biases are right if the gates in front of the router scale what they meet by their mean;
-  // that they vary with the token, and the residual with the layer, moves logits by a fifth.
-  EXPECT_GT(skewed, 0.8 * GetParam());
-  EXPECT_LT(skewed, 1.25 * GetParam());
-}
-
-INSTANTIATE_TEST_SUITE_P(Exponents, MeasuredSkewTest, ::testing::Values(0.6, 1.0));
 
 TEST(RouterSkewTest, RefusesWhatCannotBe) {
   const auto refusal = [](const SynthOptions& options) {
