@@ -111,8 +111,9 @@ struct PeerTotals {
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
   int64_t num_received = 0;  // pieces
-  // This rank's share of CommTotals::transfer_seconds that the link from the peer took: from when
-  // both were in the operation until the peer's data was here.
+  // The part of CommTotals::transfer_seconds that the link from the peer took: from when all ranks
+  // concerned were in the operation until the peer's data was here. Links work in parallel, so the
+  // parts of several may overlap.
   double transfer_seconds = 0;
   // Time on the way, summed over all pieces, also where this rank came later and did not notice.
   // Divided by num_received it is the latency of the link.

@@ -227,8 +227,10 @@ absl::Status HostCommunicator::Receive(const OpContext& op, int peer, const Piec
   counters.received_bytes.Add(piece.num_bytes);
   received_bytes_.Add(piece.num_bytes);
   counters.flight_ns.Add(std::max<int64_t>(0, here_ns - piece.publish_ns));
-  counters.transfer_ns.Add(std::max<int64_t>(0, here_ns - std::max(base_ns, piece.publish_ns)));
+  // What a link takes while another rank has not come yet delays nobody: it counts as waiting.
   last_entry_ns_ = std::max(last_entry_ns_, piece.entry_ns);
+  const int64_t begin_ns = std::max({base_ns, piece.publish_ns, last_entry_ns_});
+  counters.transfer_ns.Add(std::max<int64_t>(0, here_ns - begin_ns));
   return absl::OkStatus();
 }
 
@@ -237,6 +239,7 @@ absl::Status HostCommunicator::Exchange(int64_t num_bytes, Spread spread) {
       transport_->FinishExchange(op_, num_bytes, spread, absl::MakeSpan(pieces_)));
   const size_t me = static_cast<size_t>(rank());
   const int64_t base_ns = pieces_[me].publish_ns;
+  for (const Piece& piece : pieces_) last_entry_ns_ = std::max(last_entry_ns_, piece.entry_ns);
   for (int peer = 0; peer < nranks(); ++peer) {
     const size_t i = static_cast<size_t>(peer);
     data_[i] = pieces_[i].data;
@@ -251,7 +254,6 @@ absl::Status HostCommunicator::Exchange(int64_t num_bytes, Spread spread) {
       if (pieces_[i].header != op_.header) {
         return MismatchError(rank(), op_.header, peer, pieces_[i].header);
       }
-      last_entry_ns_ = std::max(last_entry_ns_, pieces_[i].entry_ns);
       continue;
     }
     SWITCHYARD_RETURN_IF_ERROR(Receive(op_, peer, pieces_[i], base_ns));
