@@ -37,6 +37,7 @@ void StepDriver::OnReady(uint64_t epoch) {
 
 void StepDriver::OnResult(const StepResult& result) {
   std::lock_guard lock(mutex_);
+  if (result.plan() != plan_) return;
   if (on_result_ != nullptr) (*on_result_)(result);
   if (!result.last_of_plan()) return;
   is_done_ = true;
@@ -59,13 +60,12 @@ absl::Status StepDriver::WaitFor(const std::function<bool()>& what) {
     worker_->Stop();  // after the running step; no result comes any more
     return InterruptedStatus();
   }
-  on_result_ = nullptr;
   if (failure_.ok()) return absl::OkStatus();
   return WithExitCode(failure_, ExitCode::kWorkerLost);
 }
 
-absl::Status StepDriver::Run(v1::StepPlan plan,
-                             const std::function<void(const StepResult&)>& on_result) {
+absl::Status StepDriver::Submit(v1::StepPlan plan,
+                                const std::function<void(const StepResult&)>* on_result) {
   if (IsInterrupted()) return InterruptedStatus();
   SWITCHYARD_RETURN_IF_ERROR(WaitFor([&] { return epoch_ != 0; }));
   if (needs_start_) {
@@ -84,15 +84,23 @@ absl::Status StepDriver::Run(v1::StepPlan plan,
   }
   for (auto& chunk : *plan.mutable_prefill()) chunk.set_incarnation(incarnation_);
   for (auto& decode : *plan.mutable_decode()) decode.set_incarnation(incarnation_);
-  plan.set_plan(++plan_);
   {
     std::lock_guard lock(mutex_);
+    plan.set_plan(++plan_);
     plan.set_epoch(epoch_);
     is_done_ = false;
-    on_result_ = &on_result;
+    on_result_ = on_result;
   }
-  SWITCHYARD_RETURN_IF_ERROR(worker_->Submit(std::move(plan)));
-  return WaitFor([&] { return is_done_; });
+  return worker_->Submit(std::move(plan));
+}
+
+absl::Status StepDriver::Run(v1::StepPlan plan,
+                             const std::function<void(const StepResult&)>& on_result) {
+  absl::Status status = Submit(std::move(plan), &on_result);
+  if (status.ok()) status = WaitFor([&] { return is_done_; });
+  std::lock_guard lock(mutex_);
+  on_result_ = nullptr;
+  return status;
 }
 
 void StepDriver::Reset() {
@@ -112,6 +120,12 @@ absl::Status StepDriver::Prefill(absl::Span<const int32_t> token_ids, int chunk_
     chunk.mutable_token_ids()->Add(piece.begin(), piece.end());
     chunk.set_return_all_logits(static_cast<bool>(on_logits));
     chunk.set_sample(sample && begin + piece.size() == token_ids.size());
+    // Nobody looks at the other chunks: ranks of a layer split can work on several.
+    if (!on_logits && begin + piece.size() < token_ids.size()) {
+      SWITCHYARD_RETURN_IF_ERROR(Submit(std::move(plan), nullptr));
+      position_ += static_cast<int64_t>(piece.size());
+      continue;
+    }
     absl::Status delivered;
     const auto take = [&](const StepResult& result) {
       if (!on_logits) return;

@@ -58,7 +58,12 @@ class StepDriver : private coordinator::WorkerEvents {
  private:
   using StepResult = switchyard::worker::v1::StepResult;
 
-  // Submits the plan and hands each of its results to `on_result`, on the step thread.
+  // Submits the plan; its results go to `on_result` (null = to nobody), unless another plan
+  // follows.
+  absl::Status Submit(switchyard::worker::v1::StepPlan plan,
+                      const std::function<void(const StepResult&)>* on_result);
+  // Submits the plan, hands each of its results to `on_result`, on the step thread, and waits for
+  // its end.
   absl::Status Run(switchyard::worker::v1::StepPlan plan,
                    const std::function<void(const StepResult&)>& on_result);
   // Waits until `what`, which is asked with mutex_ held, or the worker is lost or the user
@@ -80,8 +85,8 @@ class StepDriver : private coordinator::WorkerEvents {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t epoch_ = 0;  // 0 = not ready yet
-  bool is_done_ = false;
+  uint64_t epoch_ = 0;    // 0 = not ready yet
+  bool is_done_ = false;  // the newest plan
   absl::Status failure_;
   const std::function<void(const StepResult&)>* on_result_ = nullptr;
 };
