@@ -317,6 +317,7 @@ absl::Status CommandExecutor::Load(uint64_t session, const v1::Configure& config
   configured_ = configure;
   worker_options_ = options;
   is_alone_ = options.placement.world_size() < 2;
+  leads_ = is_alone_ || options.rank == placement::LeadRank(options.placement);
   status_.device = worker_->backend().Describe();
   status_.weight_bytes = static_cast<uint64_t>(worker_->memory().weight_bytes);
   residency_source_ = worker_.get();
@@ -454,9 +455,15 @@ absl::Status CommandExecutor::SubmitPlan(const Task& task) {
 
 void CommandExecutor::OnResult(const v1::StepResult& result) {
   v1::WorkerSessionRequest message;
-  *message.mutable_step_result() = result;
   std::lock_guard lock(mutex_);
   if (!result.error().empty()) failure_ = Internal("step failed: {}", result.error());
+  if (leads_) {
+    *message.mutable_step_result() = result;
+  } else {
+    // Ranks that follow have no results; one that is called has an error.
+    message.mutable_fault()->set_code(static_cast<int>(failure_.code()));
+    message.mutable_fault()->set_message(std::string(Message(failure_)));
+  }
   SendLocked(result_session_, std::move(message));
   if (result.last_of_plan()) plans_.erase(result.plan());
   status_.last_plan = result.plan();

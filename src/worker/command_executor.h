@@ -169,8 +169,9 @@ class CommandExecutor {
   std::shared_ptr<SessionRendezvous> rendezvous_;  // while a group is formed; the thread has it too
   uint64_t forming_epoch_ = 0;                     // of the last one
   bool is_alone_ = true;                           // the only rank
-  bool is_linked_ = false;                         // with the others
-  uint64_t result_session_ = 0;                    // that the present epoch belongs to
+  bool leads_ = true;
+  bool is_linked_ = false;       // with the others
+  uint64_t result_session_ = 0;  // that the present epoch belongs to
   uint64_t acknowledged_ = 0;
   ExecutorStatus status_;
   std::set<uint64_t> plans_;  // numbers of those that are with the worker

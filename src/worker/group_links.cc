@@ -40,6 +40,7 @@ absl::StatusOr<GroupLinks> MakeGroupLinks(const v1::FormGroup& form, const Worke
   SWITCHYARD_ASSIGN_OR_RETURN(links.tensors, comm::CreateCommunicator(backend, comm, rendezvous));
   // The next header comes when somebody asks for something.
   comm.channel = "control";
+  comm.slot_bytes = 16 * 1024;  // headers are short, and the memory is shared by all pairs
   comm.op_timeout = absl::InfiniteDuration();
   SWITCHYARD_ASSIGN_OR_RETURN(links.control, comm::CreateCommunicator(backend, comm, rendezvous));
   return links;

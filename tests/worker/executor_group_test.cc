@@ -3,6 +3,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -85,7 +87,8 @@ class ExecutorGroupTest : public ::testing::Test {
   void Configure(int rank, uint64_t epoch, placement::v1::Mode mode, int world_size) {
     v1::WorkerSessionResponse command = Command(epoch);
     v1::Configure& configure = *command.mutable_configure();
-    configure.set_model_path(FixtureModel("shards"));
+    configure.set_model_path(paths_.contains(rank) ? paths_[rank] : FixtureModel("shards"));
+    if (paths_.contains(rank)) configure.set_host_expert_bytes(0);
     configure.set_model_digest(digest_);
     configure.set_kv_type("f32");
     SetSizes(*configure.mutable_sizes());
@@ -192,6 +195,7 @@ class ExecutorGroupTest : public ::testing::Test {
   }
 
   std::vector<int32_t> tokens_;
+  std::map<int, std::string> paths_;  // ranks with a file of their own, from which experts are read
   std::string digest_;
   std::unique_ptr<model::GgufFile> file_;
   std::unique_ptr<model::ModelSpec> spec_;
@@ -305,6 +309,29 @@ TEST_F(ExecutorGroupTest, SurvivorOfAGroupIsWellAndSaysThatItIsLost) {
   EXPECT_FALSE(executors_[0]->status().has_plans);
   BeginEpoch(0, 4);
   WaitFor([](const Received& r) { return r.message.has_epoch_entered(); });
+}
+
+TEST_F(ExecutorGroupTest, RankThatCannotComputeSaysWhyAndTheLeadIsWell) {
+  // On a rank that does not lead: its experts stay in a file that is written to after the load.
+  paths_[1] = testing::TempDir() + "/executor_group_written.gguf";
+  std::filesystem::copy_file(FixtureModel("shards"), paths_[1],
+                             std::filesystem::copy_options::overwrite_existing);
+  Make(2);
+  Serve(3, placement::v1::MODE_TENSOR_EXPERT_PARALLEL);
+  std::ofstream(paths_[1], std::ios::app) << "more";
+  Plan(0, 3, 1, 1);
+  bool lead_has_lost = false, follower_has_failed = false;
+  WaitFor([&](const Received& r) {
+    EXPECT_FALSE(r.message.has_step_result());
+    lead_has_lost |= r.rank == 0 && r.message.has_group_lost();
+    if (r.rank == 1 && r.message.has_fault()) {
+      follower_has_failed = true;
+      EXPECT_THAT(r.message.fault().message(), HasSubstr("step failed"));
+    }
+    return lead_has_lost && follower_has_failed;
+  });
+  EXPECT_TRUE(executors_[0]->failure().ok());
+  EXPECT_FALSE(executors_[1]->failure().ok());
 }
 
 TEST_F(ExecutorGroupTest, GroupOfOneOrOfAnotherEpochIsAFault) {
