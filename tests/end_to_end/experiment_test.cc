@@ -87,6 +87,33 @@ TEST_F(ExperimentTest, MeasuresOneWorkerColdAndHit) {
   EXPECT_THAT(html, HasSubstr("<svg class=\"chart\""));
 }
 
+// Both directions of the question: the disturbed run names link and size, the undisturbed one
+// nothing.
+TEST_F(ExperimentTest, NamesAnInjectedDelayFromTheLedger) {
+  const ProcessResult result = RunText(
+      "contexts = 80\nmax_tokens = 16\nrepetitions = 3\nprefix_hits = false\n"
+      "[[topology]]\nworkers = 2\nmode = [\"layer_split\", \"expert_parallel\"]\n"
+      "partition = \"whole\"\n"
+      "[[condition]]\nlinks = \"0->1 delay=5ms\"\n");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = Output();
+  std::vector<std::string> modes;
+  for (const Json& finding : json["diagnosis"]) {
+    // A busy machine may add causes of its own, but none of these.
+    if (finding["cause"] != "link_delay") continue;
+    const Json& run = json["runs"][finding["run"].get<size_t>()];
+    EXPECT_EQ(run["condition"]["links"], "0->1 delay=5ms");
+    EXPECT_EQ(finding["from"], 0);
+    EXPECT_EQ(finding["to"], 1);
+    EXPECT_NEAR(finding["size"].get<double>(), 5e-3, 0.2 * 5e-3);
+    modes.push_back(run["mode"]);
+  }
+  EXPECT_THAT(modes, ::testing::UnorderedElementsAre("layer_split", "expert_parallel"));
+  for (const Json& run : json["runs"]) {
+    if (run["status"] == "ok") ExpectSamples(run, 3);
+  }
+}
+
 TEST_F(ExperimentTest, ShortPromptsHaveNoHitAndSayWhy) {
   const ProcessResult result = RunText(
       "contexts = 16\nmax_tokens = 4\nrepetitions = 1\nwarmup = 0\n[[topology]]\nworkers = 1\n");

@@ -16,6 +16,9 @@ namespace {
 // A rank is slow from this factor on. Two like cores of one machine differ by less over some
 // hundred steps; a competitor of equal weight on a rank's core doubles its time.
 constexpr double kSlowFactor = 1.25;
+// Of computing in a sample. The kernel divides a CPU in slices of about 3 ms and lets go first who
+// has slept: of less than ten slices, chance decides more than the competitor.
+constexpr double kLeastComputeSeconds = 0.03;
 // A link is late if its messages take twice as long as they should, and 20 us more: a wake-up of a
 // sleeping thread takes 5 to 15 us and may fall to either side.
 constexpr double kLateFactor = 2;
@@ -52,13 +55,38 @@ StepLedger Sum(const CombinationResult& run, Pick part) {
 
 // ---- ranks --------------------------------------------------------------------------------------
 
-// Seconds of computing in the answer's steps, per step.
-std::vector<double> ComputePerStep(const CombinationResult& run, int rank) {
-  return OverSamples(run, [&](const AnswerSample& sample) -> std::optional<double> {
-    const RankEntry* const entry = sample.decode.FindRank(rank);
-    if (entry == nullptr || entry->num_steps <= 0) return std::nullopt;
-    return entry->compute_seconds() / static_cast<double>(entry->num_steps);
-  });
+// Seconds of computing in a part of a sample, per step; nothing if the rank has none.
+std::optional<double> ComputePerStep(const StepLedger& ledger, int rank) {
+  const RankEntry* const entry = ledger.FindRank(rank);
+  if (entry == nullptr || entry->num_steps <= 0) return std::nullopt;
+  return entry->compute_seconds() / static_cast<double>(entry->num_steps);
+}
+
+std::vector<double> ComputePerStep(const Measurement& measurement, Pick part, int rank) {
+  std::vector<double> out;
+  for (const AnswerSample& sample : measurement.samples) {
+    if (const auto seconds = ComputePerStep(sample.*part, rank)) out.push_back(*seconds);
+  }
+  return out;
+}
+
+std::vector<double> ComputeSeconds(const Measurement& measurement, Pick part, int rank) {
+  std::vector<double> out;
+  for (const AnswerSample& sample : measurement.samples) {
+    const RankEntry* const entry = (sample.*part).FindRank(rank);
+    if (entry != nullptr) out.push_back(entry->compute_seconds());
+  }
+  return out;
+}
+
+// Which of a run's measurements is of the same prompt, cold or hit; null = none.
+const Measurement* FindLike(const CombinationResult& run, const Measurement& like) {
+  for (const Measurement& measurement : run.measurements) {
+    if (measurement.prompt == like.prompt && measurement.is_hit == like.is_hit) {
+      return &measurement;
+    }
+  }
+  return nullptr;
 }
 
 // Time per byte of weights of `rank` against the other ranks, stage by stage, weighted by time.
@@ -85,52 +113,63 @@ double AgainstOthers(const StepLedger& ledger, int rank) {
   return expected_seconds > 0 ? own_seconds / expected_seconds : 0;
 }
 
+// How much longer the rank computes than in `usual`, after what slows all ranks alike (a colder
+// clock, a fuller machine), which is no fault of one; 0 = not clearly. `others` becomes the factor
+// of the least slowed other rank.
+double SlowFactor(const Measurement& now, const Measurement& usual, Pick part, int rank,
+                  const std::vector<int>& ranks, double* others) {
+  const std::vector<double> own = ComputePerStep(now, part, rank);
+  const std::vector<double> before = ComputePerStep(usual, part, rank);
+  if (own.empty() || Median(before) <= 0) return 0;
+  if (Median(ComputeSeconds(usual, part, rank)) < kLeastComputeSeconds) return 0;
+  *others = 0;
+  for (const int other : ranks) {
+    const double seconds = Median(ComputePerStep(usual, part, other));
+    if (other == rank || seconds <= 0) continue;
+    const double ratio = Median(ComputePerStep(now, part, other)) / seconds;
+    *others = *others == 0 ? ratio : std::min(*others, ratio);
+  }
+  // Quartiles, since on a shared machine some samples of both are spoilt.
+  if (Percentile(own, 25) <= Percentile(before, 75)) return 0;
+  const double factor = Median(own) / Median(before) / std::max(1.0, *others);
+  return factor >= kSlowFactor ? factor : 0;
+}
+
+// Prompts keep a rank busy for long, and answers wake it for moments, in which the kernel may let
+// it go first: each measurement is looked at by itself, and the clearest one tells.
 std::vector<Finding> SlowRanksAgainstReference(const CombinationResult& run,
                                                const CombinationResult& reference,
                                                const std::vector<int>& ranks) {
-  struct Ratio {
-    int rank;
-    double median;
-    double least;
-  };
-  std::vector<Ratio> ratios;
-  for (const int rank : ranks) {
-    const std::vector<double> now = ComputePerStep(run, rank);
-    const std::vector<double> before = ComputePerStep(reference, rank);
-    if (now.empty() || Median(before) <= 0) continue;
-    ratios.push_back({rank, Median(now) / Median(before),
-                      Largest(before) > 0 ? Least(now) / Largest(before) : 0});
-  }
   std::vector<Finding> findings;
-  for (const Ratio& ratio : ratios) {
-    // What slows all ranks alike (a colder clock, a fuller machine) is no fault of one.
-    double others = 0;
-    for (const Ratio& other : ratios) {
-      if (other.rank == ratio.rank) continue;
-      others = others == 0 ? other.median : std::min(others, other.median);
+  for (const int rank : ranks) {
+    Finding finding{.cause = Cause::kSlowRank, .rank = rank};
+    for (const Measurement& now : run.measurements) {
+      const Measurement* const usual = FindLike(reference, now);
+      if (usual == nullptr) continue;
+      for (const auto& [part, what] : {std::pair{&AnswerSample::prefill, "the prompt"},
+                                       {&AnswerSample::decode, "the answer"}}) {
+        double others = 0;
+        const double factor = SlowFactor(now, *usual, part, rank, ranks, &others);
+        if (factor <= finding.size) continue;
+        finding.size = factor;
+        finding.text = fmt::format(
+            "rank {} computes {:.2f} times as long for the same work (steps of {}, {}){}", rank,
+            factor, what, now.prompt,
+            others > 0 ? fmt::format("; the other ranks {:.2f} times", others) : "");
+      }
     }
-    const double relative = ratio.median / std::max(1.0, others);
-    if (relative < kSlowFactor || ratio.least <= 1) continue;
-    findings.push_back(
-        {.cause = Cause::kSlowRank,
-         .rank = ratio.rank,
-         .size = relative,
-         .text = fmt::format(
-             "rank {} computes {:.2f} times as long for the same work: {} a step, "
-             "undisturbed {}{}",
-             ratio.rank, relative, FormatSeconds(Median(ComputePerStep(run, ratio.rank))),
-             FormatSeconds(Median(ComputePerStep(reference, ratio.rank))),
-             others > 0 ? fmt::format("; the other ranks {:.2f} times", others) : "")});
+    if (finding.size > 0) findings.push_back(std::move(finding));
   }
   return findings;
 }
 
-std::vector<Finding> SlowRanksAmongThemselves(const StepLedger& decode,
+std::vector<Finding> SlowRanksAmongThemselves(const StepLedger& decode, int num_samples,
                                               const std::vector<int>& ranks) {
   std::vector<Finding> findings;
   for (const int rank : ranks) {
     const double factor = AgainstOthers(decode, rank);
-    if (factor < kSlowFactor) continue;
+    const double seconds = decode.FindRank(rank)->compute_seconds();
+    if (factor < kSlowFactor || seconds < kLeastComputeSeconds * num_samples) continue;
     findings.push_back({.cause = Cause::kSlowRank,
                         .rank = rank,
                         .size = factor,
@@ -201,7 +240,8 @@ bool IsLate(const LinkTimes& times, const std::optional<double>& expected) {
 // that the larger one's flight may even be longer than that; never shorter. In between, the border
 // is the geometric mean of the two predictions. Without two sizes a link is called late.
 Finding Explain(const LinkTimes& prefill, const LinkTimes& decode, bool prefill_is_late,
-                bool decode_is_late, const std::optional<double>& expected, int from, int to) {
+                bool decode_is_late, bool is_one_way, const std::optional<double>& expected,
+                int from, int to) {
   Finding finding{.from = from, .to = to};
   const bool has_both = !prefill.flights.empty() && !decode.flights.empty() &&
                         prefill.bytes_per_message > 0 && decode.bytes_per_message > 0;
@@ -223,11 +263,15 @@ Finding Explain(const LinkTimes& prefill, const LinkTimes& decode, bool prefill_
         from, to, FormatSeconds(finding.size), usual);
     return finding;
   }
-  // Messages that come alone say it best; where these are too small to be held up, what the
-  // receiver waited for the larger ones does.
+  // Small messages say it best. Where ranks exchange them, each waits for the other's before it
+  // sends another, so that none queues and the flight is that of the message. On a one-way link
+  // several may follow each other: there, what the receiver waited tells, since it has nothing else
+  // to do. So it does where small ones are not held up.
   finding.cause = Cause::kLinkRate;
-  finding.size = small_is_late || large.transfer <= 0 ? small.bytes_per_message / small.flight
-                                                      : large.bytes_per_message / large.transfer;
+  const LinkTimes& seen = small_is_late ? small : large;
+  const bool flies_alone = small_is_late && !is_one_way;
+  finding.size =
+      seen.bytes_per_message / (flies_alone || seen.transfer <= 0 ? seen.flight : seen.transfer);
   finding.text = fmt::format(
       "the link from rank {} to rank {} is narrow: it moves {}; messages of {} take {}, of {} {}{}",
       from, to, FormatBytesPerSecond(finding.size), FormatBytes(small.bytes_per_message),
@@ -255,8 +299,10 @@ std::vector<Finding> BadLinks(const CombinationResult& run, const CombinationRes
     if (!p_is_late && !d_is_late) continue;
     // A rank without its core takes up what has come later too.
     if (slow_ranks.contains(link.to)) continue;
-    findings.push_back(Explain(p, d, p_is_late, d_is_late, d_is_late ? d_expected : p_expected,
-                               link.from, link.to));
+    const LinkEntry* const back = decode.FindLink(link.to, link.from);
+    const bool is_one_way = back == nullptr || 2 * back->num_messages < link.num_messages;
+    findings.push_back(Explain(p, d, p_is_late, d_is_late, is_one_way,
+                               d_is_late ? d_expected : p_expected, link.from, link.to));
   }
   return findings;
 }
@@ -269,9 +315,11 @@ std::vector<Finding> Diagnose(const CombinationResult& run, const CombinationRes
   const StepLedger decode = Sum(run, &AnswerSample::decode);
   std::vector<int> ranks;
   for (const RankEntry& rank : decode.ranks) ranks.push_back(rank.rank);
+  int num_samples = 0;
+  for (const Measurement& m : run.measurements) num_samples += static_cast<int>(m.samples.size());
   std::vector<Finding> findings = reference != nullptr
                                       ? SlowRanksAgainstReference(run, *reference, ranks)
-                                      : SlowRanksAmongThemselves(decode, ranks);
+                                      : SlowRanksAmongThemselves(decode, num_samples, ranks);
   std::set<int> slow_ranks;
   for (const Finding& finding : findings) slow_ranks.insert(finding.rank);
   std::vector<Finding> links = BadLinks(run, reference, slow_ranks);

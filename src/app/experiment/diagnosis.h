@@ -27,8 +27,8 @@ struct Finding {
 // Looks at one run. `reference` is the same arrangement undisturbed, or null: then links and ranks
 // of the run are compared with each other, which needs at least two of them and finds less.
 //
-// A finding must hold in the least of all samples against the largest of the reference, so that
-// scatter alone makes none.
+// A link must be late in the least of all samples against the largest of the reference, a rank slow
+// in three quarters of them, so that scatter alone makes no finding.
 std::vector<Finding> Diagnose(const CombinationResult& run, const CombinationResult* reference);
 
 // Of run number `index`: the undisturbed one of the same arrangement; null if there is none, or it

@@ -100,6 +100,40 @@ TEST(DiagnosisTest, NamesANarrowLinkThatOnlyLargeMessagesNotice) {
   EXPECT_NEAR(findings[0].size, kRate, 0.2 * kRate);
 }
 
+// A stage sends its rows and its ledger at once: the second waits for the first on the link.
+TEST(DiagnosisTest, QueueingOnAOneWayLinkIsNotTakenForItsRate) {
+  const CombinationResult reference = MakeRun({.mode = "layer_split", .links = {{0, 1}}});
+  constexpr double kRate = 20e6;
+  const MadeUpRun made{.mode = "layer_split",
+                       .links = {{0, 1, 2 * kDecodeMessageBytes / kRate,
+                                  5 * kPrefillMessageBytes / kRate, /*queueing=*/2}}};
+  const std::vector<Finding> findings = Diagnose(MakeRun(made), &reference);
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].cause, Cause::kLinkRate);
+  EXPECT_NEAR(findings[0].size, kRate, 0.2 * kRate);
+}
+
+// Of a few milliseconds, the kernel's choice whom to let go first decides.
+TEST(DiagnosisTest, BlamesNoRankForWorkOfMoments) {
+  const CombinationResult reference = MakeRun({.compute_seconds = {0.1e-3, 0.1e-3}});
+  const CombinationResult run = MakeRun({.compute_seconds = {0.2e-3, 0.1e-3}});
+  EXPECT_THAT(Diagnose(run, &reference), IsEmpty());
+  EXPECT_THAT(Diagnose(run, nullptr), IsEmpty());
+}
+
+// Short work is let through beside a competitor, long work is not.
+TEST(DiagnosisTest, OneMeasurementIsEnoughToNameASlowRank) {
+  CombinationResult reference = MakeRun({});
+  CombinationResult run = MakeRun({});
+  reference.measurements.push_back(reference.measurements[0]);
+  run.measurements.push_back(MakeRun({.compute_seconds = {1e-3, 1.7e-3}}).measurements[0]);
+  reference.measurements[1].prompt = run.measurements[1].prompt = "a long one";
+  const std::vector<Finding> findings = Diagnose(run, &reference);
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].rank, 1);
+  EXPECT_THAT(findings[0].text, HasSubstr("a long one"));
+}
+
 TEST(DiagnosisTest, NamesARankWithACompetitorAndNotTheLinksThatItReadsLate) {
   const CombinationResult reference = MakeRun({});
   MadeUpRun made{.compute_seconds = {1e-3, 1.9e-3}};

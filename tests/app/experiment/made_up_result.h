@@ -14,6 +14,7 @@ struct MadeUpLink {
   int to = 0;
   double decode_flight = 10e-6;  // seconds a message
   double prefill_flight = 30e-6;
+  double queueing = 1;  // so many times what the receiver waits
 };
 
 struct MadeUpRun {
@@ -30,7 +31,7 @@ inline constexpr int64_t kPrefillMessageBytes = 65536;
 
 inline StepLedger MadeUpLedger(const MadeUpRun& made, bool is_prefill, double factor) {
   StepLedger ledger;
-  const int num_steps = is_prefill ? 1 : 16;
+  const int num_steps = is_prefill ? 1 : 64;
   const int64_t num_messages = is_prefill ? 40 : 4 * num_steps;
   ledger.num_steps = num_steps;
   for (size_t rank = 0; rank < made.compute_seconds.size(); ++rank) {
@@ -51,7 +52,7 @@ inline StepLedger MadeUpLedger(const MadeUpRun& made, bool is_prefill, double fa
          .to = link.to,
          .bytes = num_messages * (is_prefill ? kPrefillMessageBytes : kDecodeMessageBytes),
          .num_messages = num_messages,
-         .transfer_seconds = flight * static_cast<double>(num_messages),
+         .transfer_seconds = flight * static_cast<double>(num_messages) / link.queueing,
          .flight_seconds = flight * static_cast<double>(num_messages)});
   }
   return ledger;
@@ -72,15 +73,15 @@ inline CombinationResult MakeRun(const MadeUpRun& made) {
     AnswerSample sample;
     sample.repetition = i;
     sample.prompt_tokens = 64;
-    sample.completion_tokens = 17;
+    sample.completion_tokens = 65;
     sample.prefill = MadeUpLedger(made, true, factor);
     sample.decode = MadeUpLedger(made, false, factor);
-    sample.token = MadeUpLedger(made, false, factor / 16);
+    sample.token = MadeUpLedger(made, false, factor / 64);
     sample.ttft_seconds = sample.prefill.seconds;
     sample.prefill_per_second = 64 / sample.prefill.seconds;
-    sample.decode_per_second = 16 / sample.decode.seconds;
-    sample.gap_seconds.assign(16, sample.decode.seconds / 16);
-    sample.num_equal_tokens = 17;
+    sample.decode_per_second = 64 / sample.decode.seconds;
+    sample.gap_seconds.assign(64, sample.decode.seconds / 64);
+    sample.num_equal_tokens = 65;
     measurement.samples.push_back(std::move(sample));
   }
   run.measurements.push_back(std::move(measurement));
