@@ -307,7 +307,8 @@ absl::Status RankExecutor::RunRows(const StepHeader& header, Ledger& ledger) {
     const auto logits = Logits(header, first, count, ledger);
     if (!logits.ok()) return logits.status();
   }
-  return absl::OkStatus();
+  // Before the lead takes the step for good.
+  return backend_->Health();
 }
 
 }  // namespace switchyard::worker

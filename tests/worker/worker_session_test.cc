@@ -65,7 +65,7 @@ class HandCoordinator final : public v1::CoordinatorService::Service {
 // The next message that is no sign of life; false at the end of the session.
 bool ReadNews(SessionStream& stream, v1::WorkerSessionRequest& message) {
   while (stream.Read(&message)) {
-    if (!message.has_heartbeat()) return true;
+    if (!message.has_heartbeat() && !message.has_residency()) return true;
   }
   return false;
 }

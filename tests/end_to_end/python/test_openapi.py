@@ -34,6 +34,7 @@ OPERATIONS = [
     ("POST", "/apply-template"),
     ("GET", "/props"),
     ("GET", "/slots"),
+    ("GET", "/api/residency"),
     ("GET", "/metrics"),
 ]
 GENERATIONS = ["/v1/chat/completions", "/v1/completions", "/v1/messages"]
