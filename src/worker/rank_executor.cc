@@ -292,6 +292,10 @@ absl::Status RankExecutor::Finish(const StepHeader& header, Ledger& ledger) {
     checkpoints_->Save(save.checkpoint, *state_, save.slot, save.position, *backend_,
                        ledger[v1::STAGE_HOST]);
   }
+  return CheckComputed();
+}
+
+absl::Status RankExecutor::CheckComputed() const {
   SWITCHYARD_RETURN_IF_ERROR(backend_->Health());
   if (!experts_->has_tiers()) return absl::OkStatus();
   SWITCHYARD_RETURN_IF_ERROR(experts_->status());
@@ -308,7 +312,7 @@ absl::Status RankExecutor::RunRows(const StepHeader& header, Ledger& ledger) {
     if (!logits.ok()) return logits.status();
   }
   // Before the lead takes the step for good.
-  return backend_->Health();
+  return CheckComputed();
 }
 
 }  // namespace switchyard::worker

@@ -99,6 +99,8 @@ class RankExecutor {
   absl::Status AllocateState();
   absl::Status ApplyChanges(const StepHeader& header, Ledger& ledger);
   void FillBatch(const StepHeader& header);
+  // Whether what was computed is right, as far as device and model file tell.
+  absl::Status CheckComputed() const;
 
   const model::GgufFile& file_;
   const model::ModelSpec& spec_;
