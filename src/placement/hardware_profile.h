@@ -11,8 +11,6 @@
 
 namespace switchyard::placement {
 
-namespace v1 = switchyard::placement::v1;
-
 inline constexpr uint32_t kProfileSchemaVersion = 1;
 
 // Reads a profile and checks what it says.

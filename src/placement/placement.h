@@ -16,8 +16,6 @@
 
 namespace switchyard::placement {
 
-namespace v1 = switchyard::placement::v1;
-
 inline constexpr int kMaxWorldSize = 64;
 
 // "layer_split" and so on, as in flags, logs and reports.
