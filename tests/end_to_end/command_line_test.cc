@@ -274,12 +274,16 @@ TEST(BenchCommandTest, PrintsRowsOfLlamaBench) {
     EXPECT_GT(row["avg_ts"], 0.0);
     EXPECT_EQ(row["n_depth"], 16);
     EXPECT_TRUE(row["n_prompt"] == 0 || row["n_gen"] == 0);
+    EXPECT_THAT(row["device"].get<std::string>(), HasSubstr("thread"));
   }
   EXPECT_EQ(json[5]["n_threads"], 2);
   const ProcessResult table =
       Switchyard({"bench", "-m", SWITCHYARD_DEMO_MODEL, "-p", "16", "-n", "4", "-r", "1"});
   EXPECT_THAT(table.out, HasSubstr("| pp16 |"));
   EXPECT_THAT(table.out, HasSubstr("| tg4 |"));
+  const ProcessResult group = Switchyard({"bench", "-m", SWITCHYARD_DEMO_MODEL, "-p", "16", "-n",
+                                          "4", "-r", "1", "-t", "1", "--workers", "2"});
+  EXPECT_THAT(group.out, HasSubstr("cpu (layer_split, 2 workers, cut at 4)"));
   ExpectError(Switchyard({"-q", "bench", "-m", SWITCHYARD_DEMO_MODEL, "-p", "5000"}), 2, "5000");
 }
 

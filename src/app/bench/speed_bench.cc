@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "app/bench/model_check.h"
@@ -103,26 +105,31 @@ absl::Status RunThreads(const LoadedModel& model, ModelOptions options,
   options.context = longest;
   SWITCHYARD_ASSIGN_OR_RETURN(const worker::WorkerOptions worker_options,
                               MakeWorkerOptions(model, options));
-  SWITCHYARD_ASSIGN_OR_RETURN(auto worker, StartWorker(model, options, worker_options));
-  std::string group_text;
+  std::optional<StepDriver> driver;
+  std::string device;
   if (options.num_workers > 0) {
     SWITCHYARD_ASSIGN_OR_RETURN(const auto placement,
                                 PlacementFor(model.spec, options, options.num_workers));
-    group_text = fmt::format("{} ({})", options.device, placement::Describe(placement));
+    device = fmt::format("{} ({})", options.device, placement::Describe(placement));
+    SWITCHYARD_ASSIGN_OR_RETURN(auto group, StartWorker(model, options, worker_options));
+    driver.emplace(std::move(group), worker_options);
+  } else {
+    SWITCHYARD_ASSIGN_OR_RETURN(auto worker, LoadWorker(model, options, worker_options));
+    device = worker->backend().Describe();
+    driver.emplace(std::move(worker), worker_options);
   }
-  StepDriver driver(std::move(worker), worker_options);
   for (const BenchCase& test : cases) {
     BenchRow row;
     row.test = test;
     row.num_threads = options.num_threads > 0 ? options.num_threads : DefaultNumThreads();
-    row.device = driver.is_local() ? driver.worker().backend().Describe() : group_text;
+    row.device = device;
     // One repetition to warm up: caches, pages of the weights, clocks.
     for (int r = 0; r <= repetitions; ++r) {
       const auto num_barriers = [&] {
-        return driver.is_local() ? driver.worker().backend().num_barriers() : 0;
+        return driver->is_local() ? driver->worker().backend().num_barriers() : 0;
       };
       const int64_t barriers = num_barriers();
-      SWITCHYARD_ASSIGN_OR_RETURN(const double rate, RunCase(driver, test, options.chunk_tokens,
+      SWITCHYARD_ASSIGN_OR_RETURN(const double rate, RunCase(*driver, test, options.chunk_tokens,
                                                              model.tokenizer.vocab_size()));
       if (r > 0) row.samples_per_second.push_back(rate);
       row.barriers = num_barriers() - barriers;
